@@ -1,0 +1,105 @@
+# Everything a fresh machine needs is Python 3.11 or newer: `make demo` and `make test` set up the rest in .venv.
+#   make VENV=path demo      use another folder for the environment
+#   make PYTHON=python3 test use an environment that is already set up, and install nothing
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+VENV519 ?= .venv-519
+# Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
+TEST_WORKERS ?= 2
+
+ifdef PYTHON
+READY :=
+export PYTHONPATH := src:$(PYTHONPATH)
+else
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.installed
+endif
+LMCOMPOSE := $(PYTHON) -m lmcompose.cli.main
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PYTHON) -m pytest
+
+# The first python on this machine that is new enough and can make an environment. Each candidate is run, since a
+# version manager's name on the path does not mean that the version is selected.
+define FIND_PYTHON
+for candidate in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+    found="$$candidate"; break; \
+  fi; \
+done; \
+if [ -z "$$found" ]; then echo "lmcompose needs Python 3.11 or newer with its venv module (Debian: python3-venv)." >&2; exit 2; fi
+endef
+
+.PHONY: help
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | expand -t 22
+
+# ---------------------------------------------------------------------------------------------------- environments
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(FIND_PYTHON); echo "Setting up $(VENV) with $$found (a few minutes, once)"; "$$found" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV519)/.installed: pyproject.toml constraints.txt
+	@$(FIND_PYTHON); echo "Setting up $(VENV519) with $$found (a few minutes, once)"; "$$found" -m venv $(VENV519)
+	sed 's/^transformers==.*/transformers==5.19.0/' constraints.txt > $(VENV519)/constraints.txt
+	$(VENV519)/bin/python -m pip install --quiet -c $(VENV519)/constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(READY)  ## make the environment in .venv
+
+# ---------------------------------------------------------------------------------------------------- the main job
+
+.PHONY: demo demo-from-nothing reproduce-kv
+demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (8 minutes)
+	$(LMCOMPOSE) demo
+
+demo-from-nothing: $(READY)  ## the demo, training its two member models as well
+	$(LMCOMPOSE) demo --from-nothing
+
+reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (90 minutes)
+	$(LMCOMPOSE) demo --profile paper
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+.PHONY: lint format test test-all test-gpu test-519 compatibility
+lint: $(READY)  ## ruff, mypy, and the import order of the rooms
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+format: $(READY)  ## let ruff mend what it can
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+test: $(READY)  ## the tests, without the slow ones
+	$(PYTEST) -n $(TEST_WORKERS)
+
+test-all: $(READY)  ## every test that this machine can run
+	$(PYTEST) -n $(TEST_WORKERS) -m 'not gpu'
+
+test-gpu: $(READY)  ## the laws on a CUDA device; says so and passes where there is none
+	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  $(PYTEST) -m gpu && $(PYTHON) benchmarks/decode.py --device cuda; \
+	else \
+	  echo "make test-gpu: no CUDA device on this machine, nothing to run"; \
+	fi
+
+# The command-line lanes below differ from `make test` only in where they run and in what they write down.
+test-519: $(VENV519)/.installed  ## the tests with transformers 5.19; writes results/compatibility.json
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(VENV519)/bin/python -m pytest -n $(TEST_WORKERS) \
+	  -p tests.compatibility --record-compatibility results/compatibility.json
+
+compatibility: test-519 $(READY)  ## both supported ends of transformers, written to results/compatibility.json
+	$(PYTEST) -n $(TEST_WORKERS) -p tests.compatibility --record-compatibility results/compatibility.json
+
+# ------------------------------------------------------------------------------------------------------ benchmarks
+
+.PHONY: benchmarks
+benchmarks: $(READY)  ## time decoding and training side by side with their baselines (run nothing else meanwhile)
+	$(PYTHON) benchmarks/decode.py
+	$(PYTHON) benchmarks/train.py
