@@ -1,0 +1,1 @@
+"""Measuring models: statistics of scores."""
