@@ -1,0 +1,24 @@
+"""Shared fixtures. Tests run offline, on one thread (two busy cores run two threads slower than one), and repeatably."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: the full matrix; `make test` leaves it out, `make test-all` runs it")
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """No test depends on what an earlier one drew."""
+    torch.manual_seed(0)
