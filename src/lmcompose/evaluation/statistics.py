@@ -32,7 +32,7 @@ def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> Int
     _check_confidence(confidence)
     if total <= 0 or not 0 <= successes <= total:
         raise ConfigurationError(
-            f"{successes} successes of {total} is no proportion: give a positive total and between 0 and total successes."
+            f"{successes} successes of {total} is no proportion: give a positive total and from 0 to total successes."
         )
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / total

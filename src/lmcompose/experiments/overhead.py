@@ -1,0 +1,170 @@
+"""How many parameters a composition adds: the CALM paper's formulas beside exact counts.
+
+Works on configurations alone; exact anchor counts come from building the model on the meta device, so no weight is
+read and no memory is taken.
+
+The formulas are those of the paper's rebuttal (also its appendix), with D_A and D_B the widths of the augmenting and
+the anchor model, N_B the anchor's layers, V_B its vocabulary, K_B its MLP width over D_B, and n the connections:
+
+    composition  n (D_A D_B + 3 D_B^2)
+    anchor       N_B (V_B D_B + 3 D_B^2 + 2 D_B^2 K_B)
+
+Both differ from what is there: see `REASONS`.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from lmcompose.architecture import text_config
+from lmcompose.calm.connections import default_connections
+from lmcompose.errors import ConfigurationError
+
+REASONS = {
+    "formula": (
+        "the paper's formulas: the anchor's counts the embedding matrix once per layer and leaves out W_O of its "
+        "self-attention; the composition's leaves out W_O of the cross-attention"
+    ),
+    "corrected": "the embedding counted once and W_O of self-attention counted: V_B D_B + N_B (4 + 2 K_B) D_B^2",
+    "corrected_with_output": "W_O of the cross-attention counted as well: n (D_A D_B + 4 D_B^2)",
+    "exact": (
+        "every parameter of both as built: adds to the corrected count what it leaves out (norms, biases, position "
+        "embeddings, an untied head, gated MLPs) and takes off what the anchor does not have (grouped keys and values)"
+    ),
+}
+
+# How configurations spell the MLP width; HF's attribute_map covers the other sizes.
+_MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_intermediate_size")
+
+
+def composition_parameters(
+    connections: int, augmenting_width: int, anchor_width: int, *, with_output: bool = True
+) -> int:
+    """n (D_A D_B + 4 D_B^2): what n connections hold, without biases.
+
+    `with_output=False` is the paper's formula, n (D_A D_B + 3 D_B^2), which leaves out W_O.
+    """
+    matrices = 4 if with_output else 3
+    return connections * (augmenting_width * anchor_width + matrices * anchor_width**2)
+
+
+def anchor_parameters_formula(layers: int, width: int, vocabulary: int, mlp_multiplier: float) -> int:
+    """The paper's formula for the anchor: N_B (V_B D_B + 3 D_B^2 + 2 D_B^2 K_B)."""
+    return round(layers * (vocabulary * width + 3 * width**2 + 2 * width**2 * mlp_multiplier))
+
+
+def anchor_parameters_corrected(layers: int, width: int, vocabulary: int, mlp_multiplier: float) -> int:
+    """V_B D_B + N_B (4 D_B^2 + 2 D_B^2 K_B): the embedding once, and W_O of self-attention."""
+    return round(vocabulary * width + layers * (4 * width**2 + 2 * width**2 * mlp_multiplier))
+
+
+def exact_parameters(config: PreTrainedConfig) -> int:
+    """The parameters of the model that `config` describes, tied ones once, counted on the meta device.
+
+    Raises:
+        ConfigurationError: transformers cannot build a model from `config`.
+    """
+    builder = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = builder.from_config(config)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"No model can be built from this {config.model_type} configuration: {error}"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def overhead_report(
+    anchor_config: PreTrainedConfig,
+    augmenting_config: PreTrainedConfig,
+    n: int | None = None,
+    every: int = 4,
+) -> dict[str, Any]:
+    """What composing the two models adds, counted in four ways, ready for JSON and for `reporting.tables`.
+
+    `n` connections, or as many as `compose` makes by default with `every`. Each entry of "rows" has the parameters of
+    the composition and of the anchor, the first in percent of the second, and why it differs from the row above it.
+
+    Raises:
+        ConfigurationError: n < 1, every < 1, or a configuration that no model can be built from.
+    """
+    anchor, augmenting = _sizes(anchor_config), _sizes(augmenting_config)
+    if n is None:
+        n = len(default_connections(augmenting["layers"], anchor["layers"], every))
+    if n < 1:
+        raise ConfigurationError(f"n = {n}: a composition has at least one connection.")
+    shape = (anchor["layers"], anchor["width"], anchor["vocabulary"], anchor["mlp_multiplier"])
+    widths = (augmenting["width"], anchor["width"])
+    anchor["parameters"], augmenting["parameters"] = (
+        exact_parameters(anchor_config),
+        exact_parameters(augmenting_config),
+    )
+    formula = composition_parameters(n, *widths, with_output=False)
+    exact = composition_parameters(n, *widths)
+    corrected = anchor_parameters_corrected(*shape)
+    rows = [
+        _row("formula", formula, anchor_parameters_formula(*shape)),
+        _row("corrected", formula, corrected),
+        _row("corrected_with_output", exact, corrected),
+        _row("exact", exact, anchor["parameters"]),
+    ]
+    return {"what": "overhead", "anchor": anchor, "augmenting": augmenting, "connections": n, "rows": rows}
+
+
+def worked_example() -> dict[str, Any]:
+    """The paper's own example, BERT-small composed with BERT-large over all four layers of the former: its printed
+    figures (15M of 1B, 1.5 %) above the rows of `overhead_report` for the same two models.
+
+    The paper rounds the vocabulary to 30,000; so do the formulas here, and the model that is counted.
+    """
+    large = BertConfig(
+        vocab_size=30_000, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    )
+    small = BertConfig(
+        vocab_size=30_000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
+    )
+    report = overhead_report(large, small, n=4)
+    report["anchor"]["name"], report["augmenting"]["name"] = "BERT-large", "BERT-small"
+    printed = _row("printed", 15_000_000, 1_000_000_000) | {"why": "as printed in the paper, from rounded counts"}
+    report["rows"].insert(0, printed)
+    return report
+
+
+def _row(name: str, composition: int, anchor: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "composition": composition,
+        "anchor": anchor,
+        "percent": 100 * composition / anchor,
+        "why": REASONS.get(name, ""),
+    }
+
+
+def _sizes(config: PreTrainedConfig) -> dict[str, Any]:
+    """The sizes that the formulas speak of, and a name to show."""
+    text = text_config(config)
+    width = text.hidden_size
+    mlp_width = next((value for name in _MLP_WIDTHS if isinstance(value := getattr(text, name, None), int)), 4 * width)
+    return {
+        "name": config.name_or_path or config.model_type,
+        "model_type": config.model_type,
+        "layers": text.num_hidden_layers,
+        "width": width,
+        "vocabulary": text.vocab_size,
+        "mlp_multiplier": mlp_width / width,
+    }
