@@ -1,0 +1,1 @@
+"""Two tokenizers over one text."""

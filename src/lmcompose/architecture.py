@@ -1,0 +1,103 @@
+"""Where a Hugging Face decoder keeps its layers, its embeddings and its head: the only file that knows.
+
+The rest of the project speaks of *layer k* of a model: 0 is what enters the first decoder layer (the embeddings, with
+whatever scale or position table the architecture adds), k >= 1 is the output of decoder layer k, always before any
+final norm. This file knows nothing about compositions.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from lmcompose.errors import MemberError
+
+CACHE_ARGUMENT = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""The name of the cache in `forward` and in outputs: transformers 5.24 renamed `past_key_values` to `cache`."""
+
+
+def text_config(model_or_config: PreTrainedModel | PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of the text decoder (multimodal models keep it one level down)."""
+    config = getattr(model_or_config, "config", model_or_config)
+    return config.get_text_config(decoder=True)
+
+
+def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None:
+    """Refuse what is not a decoder-only causal language model, from its configuration alone.
+
+    Raises:
+        MemberError: `config` is of an encoder-decoder, of an encoder, or of no language model at all.
+    """
+    advice = "Choose a decoder-only model: one that AutoModelForCausalLM loads and that generates from left to right."
+    kind = f"'{name}' ({config.model_type}) cannot be the {role}: it is"
+    if config.is_encoder_decoder:
+        raise MemberError(f"{kind} an encoder-decoder. {advice}")
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        raise MemberError(f"{kind} an encoder, its tokens see the ones after them. {advice}")
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
+        raise MemberError(f"{kind} not a causal language model. {advice}")
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder layers of `model`, first to last.
+
+    Raises:
+        MemberError: no list of as many layers as the configuration names was found.
+    """
+    count = text_config(model).num_hidden_layers
+    for module in model.get_decoder().modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise MemberError(
+        f"'{model.name_or_path}' ({model.config.model_type}) keeps its {count} decoder layers where lmcompose does not "
+        "find them, so nothing can be connected to it. Choose another architecture for this member."
+    )
+
+
+def hidden_states_of(layer_output: torch.Tensor | tuple) -> torch.Tensor:
+    """The hidden states in a decoder layer's output: some architectures return a tensor, some a tuple."""
+    return layer_output[0] if isinstance(layer_output, tuple) else layer_output
+
+
+def with_hidden_states(layer_output: torch.Tensor | tuple, hidden_states: torch.Tensor) -> torch.Tensor | tuple:
+    """`layer_output` with its hidden states replaced."""
+    return (hidden_states, *layer_output[1:]) if isinstance(layer_output, tuple) else hidden_states
+
+
+@functools.cache
+def _named_arguments(module_class: type) -> frozenset[str]:
+    return frozenset(inspect.signature(module_class.forward).parameters)
+
+
+def accepted(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The part of `inputs` that `module.forward` names.
+
+    Naming is what counts: a bare `**kwargs` swallows, say, `position_ids` in an architecture without positions.
+    """
+    target = module.get_base_model() if hasattr(module, "get_base_model") else module  # a PEFT wrapper names nothing
+    names = _named_arguments(type(target))
+    return {name: value for name, value in inputs.items() if name in names}
+
+
+def run_with_head(model: PreTrainedModel, **inputs: Any) -> CausalLMOutputWithPast:
+    """One forward pass of a member up to its logits."""
+    return model(**accepted(model, inputs), return_dict=True)
+
+
+def run_without_head(model: PreTrainedModel, **inputs: Any) -> None:
+    """One forward pass of a member for what hooks read on the way: the head is left out where it can be.
+
+    A composed member runs whole, since its decoder alone would bypass what the composition adds.
+    """
+    runner = model if getattr(model, "is_composed", False) else model.get_decoder()
+    runner(**accepted(runner, inputs), return_dict=True)
+
+
+def supports_gradient_checkpointing(model: PreTrainedModel) -> bool:
+    """Whether the architecture lets its decoder layers be recomputed in the backward pass."""
+    return bool(getattr(model, "supports_gradient_checkpointing", False))

@@ -1,0 +1,84 @@
+"""One flat cache for a whole composition: every member's layers, then one layer per bridge.
+
+`generate` sees an ordinary `Cache` and reorders, repeats, crops and resets it as a whole; each member gets a view, a
+cache of its own class that holds the very same layer objects. This file knows no model, only configurations.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
+from transformers.cache_utils import DynamicLayer, StaticLayer
+
+from lmcompose.errors import CacheError
+
+
+class ComposedCache(Cache):
+    """The cache of a composition.
+
+    Args:
+        members: each member's own cache, by name; the leader (whose length is the length of the text) comes first.
+            A member that is itself a composition brings a `ComposedCache`.
+        bridges: how many layers to add for the bridges, in one view per name.
+        max_cache_len: the number of positions of static bridge layers; None means that they grow.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Cache], bridges: Mapping[str, int] | None = None, max_cache_len: int | None = None
+    ) -> None:
+        self.members = dict(members)
+        self.bridges = {
+            name: Cache(layers=[_bridge_layer(max_cache_len) for _ in range(count)])
+            for name, count in (bridges or {}).items()
+        }
+        views = [*self.members.values(), *self.bridges.values()]
+        super().__init__(layers=[layer for view in views for layer in view.layers])
+
+    @property
+    def leader(self) -> str:
+        """The name of the member whose length counts."""
+        return next(iter(self.members))
+
+    def lengths(self) -> dict[str, int]:
+        """How many positions each member has seen."""
+        return {name: member.get_seq_length() for name, member in self.members.items()}
+
+    def check_in_step(self, names: Sequence[str]) -> None:
+        """Refuse to go on with a cache in which some of the members `names` did not see the text.
+
+        Raises:
+            CacheError: a member's length differs from the leader's.
+        """
+        lengths = self.lengths()
+        late = {name: lengths[name] for name in names if lengths[name] != lengths[self.leader]}
+        if late:
+            raise CacheError(
+                f"The cache holds {lengths[self.leader]} positions of '{self.leader}' but {late}: it was filled while "
+                "the composition was disabled, or by one member alone. Start again from an empty cache."
+            )
+
+
+def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:
+    return DynamicLayer() if max_cache_len is None else StaticLayer(max_cache_len=max_cache_len)
+
+
+def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None) -> Cache:
+    """An empty cache for one model: growing, or static with `max_cache_len` positions."""
+    if max_cache_len is None:
+        return DynamicCache(config=config)
+    return StaticCache(config=config, max_cache_len=max_cache_len)
+
+
+def adopt(cache: Cache, composed: ComposedCache) -> None:
+    """Make an empty cache that the caller built hold the layers of `composed`, so that the caller's handle fills up.
+
+    Raises:
+        CacheError: `cache` is not empty, so it belongs to another model.
+    """
+    if cache.get_seq_length() > 0:
+        raise CacheError(
+            f"A {type(cache).__name__} that already holds {cache.get_seq_length()} positions cannot be used: it was "
+            "not filled by this composition. Pass the cache that the composition returned, or none at all."
+        )
+    cache.layers = composed.layers
+    cache.layer_class_to_replicate = None
+    cache.composed = composed

@@ -1,0 +1,165 @@
+"""The short way in: two or more models become one untrained CALM composition, which is the anchor exactly."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer
+from lmcompose.calm.config import ANCHOR, CalmConfig, check_name, describe_members
+from lmcompose.calm.connections import default_connections
+from lmcompose.calm.model import CalmForCausalLM
+from lmcompose.errors import ConfigurationError
+from lmcompose.loading import Member, MemberReference, Source, load_member, plan_member, read_tokenizer
+
+Connections = Sequence[Sequence[int]]
+
+
+def plan_composition(
+    anchor: Source,
+    augmenting: Source | Mapping[str, Source],
+    connections: Connections | Mapping[str, Connections] | None = None,
+    num_heads: int | None = None,
+    every: int = 4,
+    projection: str = "linear",
+    bridge_initializer_range: float = 0.02,
+    revisions: Mapping[str, str] | None = None,
+    trust_remote_code: bool = False,
+) -> CalmConfig:
+    """The configuration of a composition, checked, from the members' own configurations: no weight is read.
+
+    Arguments are those of `compose`; raises the same errors.
+    """
+    sources = _by_role(anchor, augmenting)
+    references = {
+        role: plan_member(source, role, (revisions or {}).get(role), trust_remote_code)
+        for role, source in sources.items()
+    }
+    config = CalmConfig(
+        members=describe_members(references),
+        connections=_connections(references, connections, every),
+        num_heads=num_heads or references[ANCHOR].num_attention_heads,
+        projection=projection,
+        bridge_initializer_range=bridge_initializer_range,
+    )
+    config.check()
+    return config
+
+
+def compose(
+    anchor: Source,
+    augmenting: Source | Mapping[str, Source],
+    *,
+    connections: Connections | Mapping[str, Connections] | None = None,
+    num_heads: int | None = None,
+    every: int = 4,
+    projection: str = "linear",
+    bridge_initializer_range: float = 0.02,
+    dtype: torch.dtype | str | None = None,
+    bridge_dtype: torch.dtype = torch.float32,
+    device_map: Any = None,
+    seed: int = 0,
+    revisions: Mapping[str, str] | None = None,
+    trust_remote_code: bool = False,
+) -> CalmForCausalLM:
+    """Compose an anchor model with one or more augmenting models (CALM, arXiv 2401.02412).
+
+    The result gives the anchor's logits bit for bit until it is trained: W_O starts at zero.
+
+    Args:
+        anchor: the large general model, m_B: a hub id, a folder, a live model, or (live model, its tokenizer).
+        augmenting: the small specialised model, m_A, in the same forms; or a dict name -> model for several.
+        connections: (augmenting layer, anchor layer) pairs, 0 = the embeddings; by default every `every`-th
+            augmenting layer, spread evenly over the anchor (see `default_connections`).
+        num_heads: N_H of the cross-attention; the anchor's own by default, as in the paper.
+        projection: f_proj: "linear" as in the paper, or "mlp" (beyond the paper).
+        dtype: of members that are loaded here; by default what their checkpoints have.
+        bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
+        seed: of the initial composition parameters.
+        revisions: role -> revision on the hub, to pin.
+
+    Raises:
+        MemberError: a member cannot be read, is no decoder-only model, or tokenizers differ.
+        ConfigurationError: connections, heads, names or options that cannot be.
+
+    Example:
+        >>> model = lmcompose.compose(anchor="models/large", augmenting="models/small")  # doctest: +SKIP
+        >>> model.generate(**model.tokenizer("Hello", return_tensors="pt"))  # doctest: +SKIP
+    """
+    sources = _by_role(anchor, augmenting)
+    config = plan_composition(
+        anchor,
+        augmenting,
+        connections,
+        num_heads,
+        every,
+        projection,
+        bridge_initializer_range,
+        revisions,
+        trust_remote_code,
+    )
+    _check_tokenizers(sources, config, trust_remote_code)
+    members = {
+        role: load_member(
+            source,
+            role=role,
+            dtype=dtype,
+            device_map=device_map,
+            revision=(revisions or {}).get(role),
+            trust_remote_code=trust_remote_code,
+        )
+        for role, source in sources.items()
+    }
+    config.members = describe_members({role: member.reference for role, member in members.items()})
+    config.describe_leader(members[ANCHOR].reference, members[ANCHOR].model.config)
+    generator = torch.Generator().manual_seed(seed)
+    return CalmForCausalLM(config, members, generator, bridge_dtype)
+
+
+def _by_role(anchor: Source, augmenting: Source | Mapping[str, Source]) -> dict[str, Source]:
+    named = dict(augmenting) if isinstance(augmenting, Mapping) else {"augmenting": augmenting}
+    if not named:
+        raise ConfigurationError("augmenting is empty: name at least one augmenting model.")
+    for name in named:
+        check_name(name)
+    return {ANCHOR: anchor, **named}
+
+
+def _connections(
+    references: Mapping[str, MemberReference],
+    connections: Connections | Mapping[str, Connections] | None,
+    every: int,
+) -> dict[str, list[list[int]]]:
+    names = [role for role in references if role != ANCHOR]
+    depth = references[ANCHOR].num_hidden_layers
+    if connections is None:
+        connections = {name: default_connections(references[name].num_hidden_layers, depth, every) for name in names}
+    elif not isinstance(connections, Mapping):
+        if len(names) > 1:
+            raise ConfigurationError(f"There are several augmenting models: give connections as a dict, {names} -> pairs.")
+        connections = {names[0]: connections}
+    return {
+        name: [list(pair) if isinstance(pair, (list, tuple)) else pair for pair in pairs]
+        for name, pairs in connections.items()
+    }
+
+
+def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_remote_code: bool) -> None:
+    """Tokenizers are small and are compared before any weight is read."""
+    references = config.references()
+    tokenizers = {}
+    for role, source in sources.items():
+        member = Member(*source, references[role]) if isinstance(source, tuple) else None
+        if member is not None:
+            tokenizers[role] = member.tokenizer
+        elif isinstance(source, str) or hasattr(source, "__fspath__"):
+            tokenizers[role] = read_tokenizer(source, references[role].revision, trust_remote_code)
+        else:
+            tokenizers[role] = None
+    anchor = references[ANCHOR]
+    for name in config.augmenting_names():
+        names = (anchor.name_or_path, references[name].name_or_path)
+        if tokenizers[ANCHOR] is not None and tokenizers[name] is not None:
+            check_same_tokenizer(tokenizers[ANCHOR], tokenizers[name], *names)
+        else:
+            check_same_size(anchor.vocab_size, references[name].vocab_size, *names)

@@ -1,0 +1,264 @@
+"""CALM as one language model: H_B + f_cross(f_proj(H_A), H_B) at every connection (arXiv 2401.02412, section 3.1)."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+from transformers import Cache, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from lmcompose.architecture import CACHE_ARGUMENT, run_with_head, run_without_head
+from lmcompose.cache import ComposedCache
+from lmcompose.calm.attach import CallSlot, hook_layers
+from lmcompose.calm.bridge import Bridge
+from lmcompose.calm.config import ANCHOR, CalmConfig
+from lmcompose.composed import ComposedModel, positions_of
+from lmcompose.errors import ConfigurationError
+from lmcompose.loading import Member, Source
+from lmcompose.saved import read_config
+
+
+class CalmForCausalLM(ComposedModel):
+    """An anchor that cross-attends to the hidden states of frozen augmenting models.
+
+    Members share one tokenizer: position t of the anchor attends to augmenting positions up to t.
+
+    Args:
+        config: see `CalmConfig`.
+        members: `anchor` first, then the augmenting models by name.
+        generator: source of the initial composition parameters.
+
+    Raises:
+        ConfigurationError: the configuration cannot be built.
+    """
+
+    config_class = CalmConfig
+    summary = "CALM: an anchor model that cross-attends to the hidden states of augmenting models (arXiv 2401.02412)."
+
+    def __init__(
+        self,
+        config: CalmConfig,
+        members: Mapping[str, Member],
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        config.check()
+        super().__init__(config, members)
+        self._anchor_slot = CallSlot()
+        self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
+        width = config.references()[ANCHOR].hidden_size
+        self.bridges = nn.ModuleDict()
+        for name in config.augmenting_names():
+            for pair in config.pairs(name):
+                bridge = Bridge(config.references()[name].hidden_size, width, config.num_heads, config.projection)
+                bridge.reset_parameters(config.bridge_initializer_range, generator)
+                self.bridges[bridge_key(name, *pair)] = bridge.to(device=self.device, dtype=dtype)
+        self._finish_init()
+
+    @property
+    def anchor(self) -> PreTrainedModel:
+        """The large general model, m_B."""
+        return self.members[ANCHOR]
+
+    @property
+    def augmenting(self) -> dict[str, PreTrainedModel]:
+        """The small specialised models, m_A, by name."""
+        return {name: self.members[name] for name in self.config.augmenting_names()}
+
+    def _hook_members(self) -> list[Any]:
+        handles = []
+        for name, model in self.augmenting.items():
+            handles += hook_layers(model, [pair[0] for pair in self.config.pairs(name)], self._augmenting_slots[name])
+        written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
+        return handles + hook_layers(self.anchor, written, self._anchor_slot)
+
+    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
+        """An empty cache: the anchor's layers, the augmenting models' layers, then one layer per bridge."""
+        members = super().new_cache(max_cache_len).members
+        return ComposedCache(
+            members, {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}, max_cache_len
+        )
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutputWithPast | tuple:
+        """One pass of all members over new tokens.
+
+        Args:
+            input_ids: [batch, new].
+            attention_mask: [batch, all positions so far], 0 at padding; without it nothing is padding.
+            position_ids: [batch, new]; worked out from the mask when left out. Without a mask and a cache, positions
+                that start again at 0 mark packed documents, which never attend to each other.
+            cache: what an earlier pass returned (`past_key_values` in transformers before 5.24; both are taken).
+            labels: [batch, new], -100 where no loss is wanted; shifted here, as everywhere in HF.
+            logits_to_keep: how many last positions need logits (0 = all), or which.
+            num_items_in_batch: labels in the whole accumulated batch, to divide the summed loss by.
+
+        Returns:
+            loss (where labels are given), logits [batch, kept, vocabulary] and the cache.
+
+        Raises:
+            ConfigurationError: `inputs_embeds` were given, or the composition is detached.
+            CacheError: the cache is not this composition's.
+        """
+        if input_ids is None or inputs_embeds is not None:
+            raise ConfigurationError("A composition reads input_ids: its members embed the same tokens differently.")
+        if not self.is_attached:
+            raise ConfigurationError("This composition is detached from its members. Call attach() to use it again.")
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
+        if position_ids is None:
+            position_ids = positions_of(attention_mask, input_ids.shape[1])
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "use_cache": use_cache,
+        }
+        head = {
+            "logits_to_keep": logits_to_keep,
+            "output_hidden_states": output_hidden_states,
+            "output_attentions": output_attentions,
+        }
+        write = _leave_alone if self._disabled else self._writer(inputs, composed)
+        with self._anchor_slot.during(write):
+            output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
+        logits = _kept(output.logits, logits_to_keep, input_ids.shape[1])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=logits.shape[-1], num_items_in_batch=num_items_in_batch
+            )
+        result = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+            **{CACHE_ARGUMENT: composed},
+        )
+        return result if return_dict is not False else result.to_tuple()
+
+    def _writer(self, inputs: dict[str, Any], cache: ComposedCache | None) -> Callable[[int, torch.Tensor], torch.Tensor]:
+        """Run the augmenting models; returns what this pass does at each connected anchor layer."""
+        names = list(self.augmenting)
+        if cache is not None and not cache.is_compileable:
+            cache.check_in_step(names)
+        masks = {name: self._bridge_mask(name, inputs, cache) for name in names}
+        states = {name: self._augmenting_states(name, inputs, cache) for name in names}
+        implementation = self.config._attn_implementation
+
+        def write(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
+            written = hidden_states
+            for name in names:
+                for index, (augmenting_layer, anchor_layer) in enumerate(self.config.pairs(name)):
+                    if anchor_layer != layer:
+                        continue
+                    bridge = self.bridges[bridge_key(name, augmenting_layer, anchor_layer)]
+                    key, value = bridge.key_value(states[name][augmenting_layer])
+                    if cache is not None:
+                        key, value = cache.bridges[name].update(key, value, index)
+                    # contributions add: each bridge's queries come from what the anchor itself had here
+                    written = written + bridge.attend(hidden_states, key, value, masks[name], implementation)
+            return written
+
+        return write
+
+    @torch.no_grad()
+    def _augmenting_states(
+        self, name: str, inputs: dict[str, Any], cache: ComposedCache | None
+    ) -> dict[int, torch.Tensor]:
+        """H_A [batch, new, D_A] of every connected layer, without a graph: an augmenting model is never trained."""
+        states: dict[int, torch.Tensor] = {}
+
+        def read(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
+            states[layer] = hidden_states
+            return hidden_states
+
+        model = self.members[name]
+        moved = {
+            key: value.to(model.device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()
+        }
+        with self._augmenting_slots[name].during(read):
+            run_without_head(model, **moved, **_view(cache, name))
+        return states
+
+    def _bridge_mask(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> torch.Tensor | None:
+        """The causal and padding mask of all bridges to one augmenting model, in the form the attention takes."""
+        batch, new = inputs["input_ids"].shape
+        dtype = next(iter(self.bridges.values())).dtype
+        return create_causal_mask(
+            config=self.config,
+            inputs_embeds=torch.empty((batch, new, 0), dtype=dtype, device=self.device),
+            attention_mask=inputs["attention_mask"],
+            position_ids=inputs["position_ids"],
+            **{CACHE_ARGUMENT: cache.bridges[name] if cache is not None else None},
+        )
+
+    def _card_details(self) -> dict[str, dict[str, Any]]:
+        built = {key: getattr(self.config, key) for key in ("connections", "num_heads", "projection")}
+        return {"Connections (augmenting layer, anchor layer)": built, **super()._card_details()}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        anchor: Source | None = None,
+        augmenting: Source | Mapping[str, Source] | None = None,
+        members: Mapping[str, Source] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """`ComposedModel.from_pretrained`, where `anchor` and `augmenting` replace the saved names of the members."""
+        replaced = dict(members or {})
+        if anchor is not None:
+            replaced[ANCHOR] = anchor
+        if isinstance(augmenting, Mapping):
+            replaced.update(augmenting)
+        elif augmenting is not None:
+            config = kwargs.get("config") or read_config(
+                cls.config_class, str(pretrained_model_name_or_path), kwargs.get("revision")
+            )
+            kwargs["config"] = config
+            if len(config.augmenting_names()) != 1:
+                raise ConfigurationError(
+                    f"There are several augmenting models, {config.augmenting_names()}: pass a dict name -> model."
+                )
+            replaced[config.augmenting_names()[0]] = augmenting
+        return super().from_pretrained(pretrained_model_name_or_path, members=replaced, **kwargs)
+
+
+def bridge_key(name: str, augmenting_layer: int, anchor_layer: int) -> str:
+    """The name of a bridge among the parameters."""
+    return f"{name}_{augmenting_layer}_{anchor_layer}"
+
+
+def _leave_alone(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
+    return hidden_states
+
+
+def _view(cache: ComposedCache | None, role: str) -> dict[str, Cache]:
+    return {CACHE_ARGUMENT: cache.members[role]} if cache is not None else {}
+
+
+def _kept(logits: torch.Tensor, logits_to_keep: int | torch.Tensor, length: int) -> torch.Tensor:
+    """The wanted positions of `logits`, where the anchor's own forward knows no `logits_to_keep`."""
+    if isinstance(logits_to_keep, int):
+        return logits[:, -logits_to_keep:] if logits_to_keep else logits
+    return logits[:, logits_to_keep] if logits.shape[1] == length != len(logits_to_keep) else logits

@@ -1,0 +1,116 @@
+"""The model card of a saved composition, and the record of how a result was made. Knows no model class."""
+
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import jinja2
+import torch
+
+from lmcompose.loading import MemberReference
+
+RECORDED_PACKAGES = ("lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl")
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that shape a result; those that are not installed are left out."""
+    found = {"python": platform.python_version()}
+    for package in RECORDED_PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def run_record(
+    recipe: Mapping[str, Any] | None = None, seed: int | None = None, command: str | None = None
+) -> dict[str, Any]:
+    """What stands beside every result: the command, the recipe, the seed, the versions and the size of the machine."""
+    return {
+        "command": command if command is not None else _command_line(),
+        "recipe": dict(recipe) if recipe is not None else None,
+        "seed": seed,
+        "versions": versions(),
+        "machine": {"threads": torch.get_num_threads(), "processor": platform.machine()},
+    }
+
+
+def _command_line() -> str:
+    program = sys.argv[0].rsplit("/", 1)[-1]
+    return shlex.join([program if program else "python", *sys.argv[1:]])
+
+
+CARD = jinja2.Template(
+    """---
+library_name: lmcompose
+tags:
+- lmcompose
+- {{ model_type }}
+- model-composition
+base_model:
+{%- for member in members.values() %}
+- {{ member.name_or_path }}
+{%- endfor %}
+---
+
+# {{ title }}
+
+{{ summary }} This folder holds only the {{ parameters }} composition parameters; the members are loaded from
+where they are.
+
+| member | model | revision | shape | licence |
+| --- | --- | --- | --- | --- |
+{%- for role, member in members.items() %}
+| {{ role }} | {{ member.name_or_path }} | {{ member.revision or "not versioned" }} | {{ member.shape }} | {{ member.license or "not stated: see the model's own page" }} |
+{%- endfor %}
+
+A composition may be used only as the licences of all its members allow.
+
+```python
+import lmcompose
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{{ folder }}")
+tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
+```
+{% for heading, body in sections.items() %}
+## {{ heading }}
+
+```json
+{{ body }}
+```
+{% endfor -%}
+"""
+)
+
+
+def model_card(
+    *,
+    folder: str,
+    model_type: str,
+    summary: str,
+    parameters: int,
+    members: Mapping[str, MemberReference],
+    details: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """A model card in Markdown with the header that the hub reads.
+
+    Args:
+        folder: the name of the saved folder, for the title and the loading example.
+        details: heading -> values, printed as JSON (the connections, the recipe, the versions); empty ones are left out.
+    """
+    sections = {heading: json.dumps(body, indent=2, default=str) for heading, body in details.items() if body}
+    return CARD.render(
+        folder=folder,
+        title=folder,
+        model_type=model_type,
+        summary=summary,
+        parameters=f"{parameters:,}",
+        members=members,
+        sections=sections,
+    )

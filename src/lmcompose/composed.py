@@ -1,0 +1,402 @@
+"""The shared base of all compositions: one `PreTrainedModel` with `generate`, whatever is inside.
+
+It keeps the frozen members, gives `generate` one cache, saves and loads composition parameters only, and lets a live
+anchor go unharmed. How members are combined is the business of its subclasses.
+"""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Iterator, Mapping
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedTokenizerBase
+from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+
+from lmcompose import architecture
+from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.cache import ComposedCache, adopt, member_cache
+from lmcompose.card import model_card, versions
+from lmcompose.errors import CacheError, ConfigurationError
+from lmcompose.loading import Member, Source
+from lmcompose.saved import (
+    ComposedConfig,
+    check_format,
+    load_members,
+    put_tensors,
+    read_config,
+    read_tensors,
+    write_saved,
+)
+
+MEMBERS_PREFIX = "members."
+
+
+class ComposedModel(PreTrainedModel, GenerationMixin):
+    """One causal language model made of several frozen ones.
+
+    Args:
+        config: a `ComposedConfig` with the references of `members`.
+        members: the frozen members by role; the first is the leader, which gives tokens, EOS, padding, chat template.
+    """
+
+    config_class = ComposedConfig
+    main_input_name = "input_ids"
+    base_model_prefix = ""
+    is_composed = True  # architecture.run_without_head runs a composed member whole
+    accepts_loss_kwargs = True  # the loss consumes num_items_in_batch
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    summary: ClassVar[str] = "A composition of frozen language models."
+
+    def __init__(self, config: ComposedConfig, members: Mapping[str, Member]) -> None:
+        super().__init__(config)
+        self.members = nn.ModuleDict({role: member.model for role, member in members.items()})
+        leader = next(iter(members.values()))
+        self.tokenizer: PreTrainedTokenizerBase | None = leader.tokenizer
+        self.generation_config: GenerationConfig = copy.deepcopy(leader.model.generation_config)
+        self._disabled = False
+        self._handles: list[Any] = []
+
+    def _finish_init(self) -> None:
+        """To be called last by subclasses: HF's bookkeeping, then the hooks."""
+        self.post_init()
+        for model in self.members.values():
+            self._no_split_modules.update(getattr(model, "_no_split_modules", None) or [])
+        self.eval()
+        self.attach()
+
+    # ---- the leader and the parameters ------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> PreTrainedModel:
+        """The member whose tokens, special tokens and length are the composition's."""
+        return next(iter(self.members.values()))
+
+    @property
+    def device(self) -> torch.device:
+        return self.leader.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.leader.dtype
+
+    @property
+    def supports_gradient_checkpointing(self) -> bool:
+        return architecture.supports_gradient_checkpointing(self.leader)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.leader.get_input_embeddings()
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.leader.get_output_embeddings()
+
+    def get_decoder(self) -> nn.Module:
+        return self.leader.get_decoder()
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        raise ConfigurationError(
+            "A composition cannot resize token embeddings: its members are frozen. Resize the members first, save "
+            "them, and compose the saved models."
+        )
+
+    def composition_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name and value of every parameter that belongs to the composition and to no member."""
+        for name, parameter in self.named_parameters():
+            if not name.startswith(MEMBERS_PREFIX):
+                yield name, parameter
+
+    def num_composition_parameters(self) -> int:
+        """How many numbers training can change."""
+        return sum(parameter.numel() for _, parameter in self.composition_parameters())
+
+    def init_weights(self) -> None:
+        """Nothing: members come with their weights, and composition parameters are drawn where they are made."""
+
+    def initialize_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing, for the same reason."""
+
+    def tie_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: each member has tied its own."""
+
+    # ---- attach, detach, disable ------------------------------------------------------------------------------
+
+    def attach(self) -> Self:
+        """Connect to the live members again after `detach`. Does nothing when already attached."""
+        if not self._handles:
+            self._handles = self._hook_members()
+        return self
+
+    def detach(self) -> PreTrainedModel:
+        """Let go of the live members and return the leader, bit for bit as it was, with no hook left on it."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        return self.leader
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the composition is connected to its live members."""
+        return bool(self._handles)
+
+    def _hook_members(self) -> list[Any]:
+        """Hook the members; returns handles with `remove()`. Compositions that need no hooks return an empty list."""
+        return []
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[Self]:
+        """Within the block, the composition is its leader, exactly.
+
+        A plain boolean and not a context variable, so that a compiled forward notices the change.
+        """
+        before, self._disabled = self._disabled, True
+        try:
+            yield self
+        finally:
+            self._disabled = before
+
+    # ---- modes ------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode for the composition parameters; the members stay in evaluation mode, without dropout."""
+        super().train(mode)
+        for model in self.members.values():
+            model.eval()
+        for layer in self._checkpointed_layers():
+            layer.training = mode  # the flag that HF's checkpointing asks; the modules inside stay in evaluation mode
+        return self
+
+    def _checkpointed_layers(self) -> list[nn.Module]:
+        return [module for module in self.leader.modules() if getattr(module, "gradient_checkpointing", False)]
+
+    def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
+        """Recompute the leader's layers in the backward pass, always non-reentrant.
+
+        The reentrant form loses the bridges' gradients without a word, since nothing below the first bridge needs any.
+        """
+        kwargs.pop("gradient_checkpointing_func", None)
+        self.leader._set_gradient_checkpointing(enable, checkpoint_in_context, *args[1:], **kwargs)
+        for layer in self._checkpointed_layers():
+            layer.training = self.training
+            for name, value in vars(layer).items():
+                if isinstance(value, float) and "dropout" in name:  # applied by the layer itself, in training mode
+                    setattr(layer, name, 0.0)
+
+    def enable_input_require_grads(self) -> None:
+        """Nothing: frozen members need no graph, and one through the augmenting model would only cost memory."""
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
+        """Choose the attention of the composition's own parts; live members keep theirs."""
+        if isinstance(attn_implementation, dict):
+            attn_implementation = attn_implementation.get("", self.config._attn_implementation)
+        self.config._attn_implementation_internal = self._check_and_adjust_attn_implementation(
+            attn_implementation, is_init_check=False
+        )
+
+    # ---- generation -------------------------------------------------------------------------------------------
+
+    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
+        """An empty cache for all members: growing, or static with `max_cache_len` positions."""
+        return ComposedCache({role: _cache_for(model, max_cache_len) for role, model in self.members.items()})
+
+    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
+        """The composed cache behind whatever the caller passed.
+
+        Raises:
+            CacheError: a filled cache of another model.
+        """
+        if cache is None:
+            return self.new_cache() if use_cache else None
+        if isinstance(cache, ComposedCache):
+            return cache
+        if not isinstance(cache, Cache):
+            raise CacheError(f"{type(cache).__name__} is no transformers Cache. Pass one, or none at all.")
+        if not hasattr(cache, "composed"):
+            length = cache.get_max_length() if cache.is_compileable else -1
+            adopt(cache, self.new_cache(length if length > 0 else None))
+        return cache.composed
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        if model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.use_cache is False:
+            super()._prepare_cache_for_generation(
+                generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+            )
+            return
+        implementation = generation_config.cache_implementation
+        if implementation in (None, "dynamic"):
+            cache = self.new_cache()
+        elif implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS and not implementation.startswith("offloaded"):
+            # the longest so far, as HF does: a cache that keeps its shape keeps its compiled graph
+            ceiling = getattr(generation_config, "max_cache_len", None) or 0
+            self._static_length = max(max_cache_length, ceiling, getattr(self, "_static_length", 0))
+            cache = self.new_cache(self._static_length)
+        else:
+            raise ConfigurationError(
+                f"cache_implementation='{implementation}' does not work with a composition. Use 'dynamic' or 'static'."
+            )
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
+        model_kwargs[CACHE_ARGUMENT] = cache
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: PreTrainedConfig, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it."""
+        cache = kwargs.get(CACHE_ARGUMENT)
+        if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
+            return attention_mask
+        missing = cache.get_max_length() - attention_mask.shape[1]
+        return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
+
+    # ---- save and load ----------------------------------------------------------------------------------------
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        state_dict: dict[str, torch.Tensor] | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Write composition parameters, configuration, tokenizer and model card; a crash leaves the old folder or the new.
+
+        Args:
+            save_directory: the folder; other files in it (a checkpoint's optimizer state) stay.
+            state_dict: gathered weights, where a distributed trainer has them; members' keys are passed over.
+            push_to_hub: also upload it; further arguments are those of `push_to_hub`.
+
+        Raises:
+            SavedFolderError: the folder could not be written; what was there before is untouched.
+        """
+        if not is_main_process:
+            return
+        target = Path(save_directory)
+        tensors = {
+            name: tensor.detach().contiguous().cpu()
+            for name, tensor in (state_dict or self.state_dict()).items()
+            if not name.startswith(MEMBERS_PREFIX)
+        }
+        config = copy.deepcopy(self.config)
+        config.architectures = [type(self).__name__]
+        config.provenance = {**(config.provenance or {}), "versions": versions()}
+        card = self._model_card(target.resolve().name)
+        write_saved(target, tensors, config, self.generation_config, self.tokenizer, card)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", target.name), **kwargs)
+
+    def _model_card(self, folder: str) -> str:
+        return model_card(
+            folder=folder,
+            model_type=self.config.model_type,
+            summary=self.summary,
+            parameters=self.num_composition_parameters(),
+            members=self.config.references(),
+            details=self._card_details(),
+        )
+
+    def _card_details(self) -> dict[str, dict[str, Any]]:
+        return {"How it was made": {**(self.config.provenance or {}), "versions": versions()}}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        config: ComposedConfig | None = None,
+        members: Mapping[str, Source] | None = None,
+        dtype: torch.dtype | str | None = None,
+        device_map: Any = None,
+        composition_dtype: torch.dtype | None = None,
+        attn_implementation: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a saved composition and the members that it names.
+
+        Args:
+            pretrained_model_name_or_path: a saved folder, or a hub id.
+            members: role -> model to use in place of the saved name: a moved folder or a live model.
+            dtype: of the members; by default what they had when the composition was saved.
+            composition_dtype: of the composition parameters; by default as saved.
+            kwargs: handed on to each member's own `from_pretrained`.
+
+        Raises:
+            SavedFolderError: files are missing, cut short, or of a later format.
+            WrongBaseError: a member is not the model that the composition was trained on.
+        """
+        if kwargs.pop("quantization_config", None) is not None:
+            raise ConfigurationError(
+                "One quantization_config cannot serve all members. Load the member that is to be quantised yourself "
+                "and pass it live: from_pretrained(folder, anchor=model)."
+            )
+        kwargs = {name: value for name, value in kwargs.items() if not name.startswith("_")}
+        saved = str(pretrained_model_name_or_path)
+        config = config if isinstance(config, cls.config_class) else read_config(cls.config_class, saved, revision)
+        check_format(config, saved)
+        tensors = read_tensors(saved, revision)
+        loaded = load_members(
+            config,
+            saved,
+            members or {},
+            dtype=dtype,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
+            **kwargs,
+        )
+        if attn_implementation is not None:
+            config._attn_implementation = attn_implementation
+        model = cls(config, loaded)
+        put_tensors(dict(model.composition_parameters()), tensors, saved, composition_dtype)
+        model.name_or_path = saved
+        with contextlib.suppress(OSError):  # without a file of its own, the leader's generation settings stay
+            model.generation_config = GenerationConfig.from_pretrained(saved, revision=revision)
+        return model
+
+
+def checkpoint_in_context(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Non-reentrant checkpointing whose recomputation sees the context variables of the forward pass.
+
+    The backward pass may run in another thread, and after the forward pass has reset what its hooks read.
+    """
+    context = copy_context()
+    replay = functools.partial(_run_in_context, context, function)
+    return checkpoint(replay, *args, use_reentrant=False, **kwargs)
+
+
+def _run_in_context(context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return context.copy().run(function, *args, **kwargs)
+
+
+def _cache_for(model: PreTrainedModel, max_cache_len: int | None) -> Cache:
+    if isinstance(model, ComposedModel):
+        return model.new_cache(max_cache_len)
+    return member_cache(model.config, max_cache_len)
+
+
+def positions_of(attention_mask: torch.Tensor | None, query_length: int) -> torch.Tensor | None:
+    """Position ids [batch, query_length] that pass over padding, from a 2-D mask [batch, all positions so far].
+
+    None where there is no 2-D mask: then positions count from the cache's length, as HF does.
+    """
+    if attention_mask is None or attention_mask.ndim != 2:
+        return None
+    positions = attention_mask.long().cumsum(dim=-1) - 1
+    return positions.clamp(min=0)[:, -query_length:]

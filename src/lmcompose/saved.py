@@ -1,0 +1,202 @@
+"""The folder of a saved composition: its configuration, composition parameters, tokenizer and card.
+
+Composition parameters only: the members are named, with revision, shape and fingerprint, and read from where they are.
+This file knows no model class; `composed.py` calls it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from lmcompose.architecture import text_config
+from lmcompose.errors import ConfigurationError, SavedFolderError
+from lmcompose.folders import atomic_folder
+from lmcompose.loading import Member, MemberReference, Source, check_same_base, load_member, plan_member
+
+FORMAT_VERSION = 1
+"""The version of the saved folder. A folder of a later version is refused; one of an earlier version is read."""
+
+WEIGHTS_NAME = "model.safetensors"
+
+
+class ComposedConfig(PreTrainedConfig):
+    """What every composition saves: its members' references, in order, the leader first."""
+
+    model_type = "composed"
+
+    members: dict[str, Any] | None = None
+    format_version: int = FORMAT_VERSION
+    provenance: dict[str, Any] | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def references(self) -> dict[str, MemberReference]:
+        """The members' references by role, the leader first."""
+        return {role: MemberReference.from_dict(saved) for role, saved in (self.members or {}).items()}
+
+    def describe_leader(self, reference: MemberReference, config: PreTrainedConfig) -> None:
+        """Take over what `generate`, Trainer and others read off a configuration."""
+        self.hidden_size, self.vocab_size = reference.hidden_size, reference.vocab_size
+        self.num_hidden_layers, self.num_attention_heads = reference.num_hidden_layers, reference.num_attention_heads
+        for token in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(self, token, getattr(text_config(config), token, None))
+
+
+def write_saved(
+    target: Path,
+    tensors: Mapping[str, torch.Tensor],
+    config: ComposedConfig,
+    generation_config: GenerationConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    card: str,
+) -> None:
+    """Write a composition's folder so that a crash leaves either the old one or the new one.
+
+    Raises:
+        SavedFolderError: it could not be written; what was there before is untouched.
+    """
+    try:
+        with atomic_folder(target) as folder:
+            save_file(dict(tensors), folder / WEIGHTS_NAME, metadata={"format": "pt"})
+            config.save_pretrained(folder)
+            generation_config.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            (folder / "README.md").write_text(card, encoding="utf-8")
+    except Exception as error:  # safetensors reports a full disk with an exception that is no OSError
+        raise SavedFolderError(
+            f"'{target}' could not be written: {error}. What was there before is untouched; free some space or "
+            "choose another folder, and save again."
+        ) from error
+
+
+def read_config(config_class: type[ComposedConfig], saved: str, revision: str | None = None) -> ComposedConfig:
+    """The configuration of the composition at `saved`, a folder or a hub id.
+
+    Raises:
+        SavedFolderError: there is none, it does not parse, it is of a plain model, or of a later format.
+    """
+    try:
+        config = AutoConfig.from_pretrained(saved, revision=revision)
+    except (OSError, ValueError) as error:
+        raise SavedFolderError(
+            f"No saved composition at '{saved}': its config.json is missing or does not parse. "
+            "Give the folder that save_pretrained wrote."
+        ) from error
+    if not isinstance(config, config_class):
+        raise SavedFolderError(
+            f"'{saved}' holds a '{config.model_type}' model and not the composition that was asked for. Load it with "
+            "AutoModelForCausalLM, or compose it with another model: lmcompose.compose(anchor=..., augmenting=...)."
+        )
+    return config
+
+
+def check_format(config: ComposedConfig, saved: str) -> None:
+    """Refuse a folder that a later lmcompose wrote.
+
+    Raises:
+        SavedFolderError: the format version is above `FORMAT_VERSION`.
+    """
+    if config.format_version > FORMAT_VERSION:
+        raise SavedFolderError(
+            f"'{saved}' has format version {config.format_version}, and this lmcompose reads up to {FORMAT_VERSION}. "
+            "Install a newer lmcompose."
+        )
+
+
+def read_tensors(saved: str, revision: str | None = None) -> dict[str, torch.Tensor]:
+    """The composition parameters at `saved`, on the CPU.
+
+    Raises:
+        SavedFolderError: the file is missing or cut short.
+    """
+    try:
+        return load_file(cached_file(saved, WEIGHTS_NAME, revision=revision))
+    except Exception as error:  # safetensors has an exception of its own that is no OSError
+        raise SavedFolderError(
+            f"'{saved}/{WEIGHTS_NAME}' is missing or cut short ({error}). Copy or download the folder again, or save "
+            "it again from the model."
+        ) from error
+
+
+def put_tensors(
+    parameters: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, torch.Tensor],
+    saved: str,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Set composition parameters to saved values, strictly.
+
+    Raises:
+        SavedFolderError: a name or a shape does not fit.
+    """
+    missing, unexpected = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
+    misfits = [
+        f"{name} is {list(tensors[name].shape)} and should be {list(parameter.shape)}"
+        for name, parameter in parameters.items()
+        if name in tensors and tensors[name].shape != parameter.shape
+    ]
+    if missing or unexpected or misfits:
+        raise SavedFolderError(
+            f"'{saved}/{WEIGHTS_NAME}' does not fit its config.json: missing {sorted(missing)[:3]}, unexpected "
+            f"{sorted(unexpected)[:3]}, misfits {misfits[:3]}. The files are of different compositions; save it again."
+        )
+    for name, parameter in parameters.items():
+        parameter.data = tensors[name].to(device=parameter.device, dtype=dtype or tensors[name].dtype)
+
+
+def load_members(
+    config: ComposedConfig,
+    saved: str,
+    replaced: Mapping[str, Source],
+    *,
+    dtype: torch.dtype | str | None = None,
+    trust_remote_code: bool = False,
+    **kwargs: Any,
+) -> dict[str, Member]:
+    """Load the members that a saved composition names, or what the caller gives in their place.
+
+    All shapes are compared before the first weight is read, and each member's weights as soon as they are.
+
+    Raises:
+        ConfigurationError: `replaced` names a member that is not there.
+        MemberError, WrongBaseError: a member cannot be read, or is not the model that was trained on.
+    """
+    references = config.references()
+    unknown = sorted(replaced.keys() - references.keys())
+    if unknown:
+        raise ConfigurationError(f"'{saved}' has no member {unknown}; its members are {list(references)}.")
+    sources = {role: replaced.get(role) or _saved_source(reference, saved) for role, reference in references.items()}
+    revisions = {role: None if role in replaced else reference.revision for role, reference in references.items()}
+    for role, reference in references.items():
+        check_same_base(reference, plan_member(sources[role], role, revisions[role], trust_remote_code), role)
+    members = {}
+    for role, reference in references.items():
+        members[role] = load_member(
+            sources[role],
+            role=role,
+            dtype=reference.dtype if dtype in (None, "auto") else dtype,
+            revision=revisions[role],
+            trust_remote_code=trust_remote_code,
+            **kwargs,
+        )
+        check_same_base(reference, members[role].reference, role)
+    return members
+
+
+def _saved_source(reference: MemberReference, saved: str) -> str:
+    """Where a saved member is: by its own name, or by that name taken from the saved folder."""
+    beside = Path(saved) / reference.name_or_path
+    return str(beside) if not Path(reference.name_or_path).is_dir() and beside.is_dir() else reference.name_or_path
