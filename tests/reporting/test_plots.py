@@ -1,0 +1,55 @@
+"""Figures: that they are drawn from the numbers, at sizes a page can use, and touch no global state."""
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from tests.reporting.results import decode_result, kv_result
+
+from lmcompose.errors import DataError
+from lmcompose.reporting.plots import COLOURS, benchmark_figure, curve_figure, kv_figure
+
+
+def area(path, colour):
+    """The share of a PNG that has exactly this colour."""
+    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    return (np.abs(imread(path)[..., :3] * 255 - wanted).max(-1) < 1.5).mean()
+
+
+def test_table_1_bars_grow_with_the_score(tmp_path):
+    tall, short = kv_result(), kv_result()
+    short["results"]["composition"]["kv_math"] = {"correct": 100, "total": 1000}
+    green = COLOURS["composition"]
+    full, less = (area(kv_figure(result, tmp_path / "kv.png"), green) for result in (tall, short))
+    assert 0.01 < less < 0.85 * full
+
+
+def test_table_1_without_intervals_and_with_every_row(tmp_path):
+    result = kv_result()
+    result["results"]["composition_mlp"] = {"kv_math": {"correct": 9, "total": 10}}
+    path = kv_figure(result, tmp_path / "new" / "kv.png")
+    height, width, _ = imread(path).shape
+    assert 900 < width < 2000
+    assert 500 < height < 1200
+    assert area(path, COLOURS["composition_mlp"]) > 0.01
+
+
+def test_benchmark_bars(tmp_path):
+    assert area(benchmark_figure(decode_result(), tmp_path / "bench.png"), "#009E73") > 0.05
+
+
+def test_curve_skips_points_that_lack_a_key(tmp_path):
+    log = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}, {"train_runtime": 9.0}]
+    assert curve_figure(log, tmp_path / "curve.png").stat().st_size > 5000
+
+
+def test_curve_of_nothing_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no curve"):
+        curve_figure([{"train_runtime": 9.0}], tmp_path / "curve.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_drawing_leaves_the_users_settings_alone(tmp_path):
+    before = dict(matplotlib.rcParams)
+    kv_figure(kv_result(), tmp_path / "kv.png")
+    assert dict(matplotlib.rcParams) == before
