@@ -1,0 +1,48 @@
+"""Which checkpoints of a run are whole, and getting rid of those that are not.
+
+A checkpoint is written file by file with its trainer state last, so a kill in the middle leaves a folder without one
+(or with one that does not parse). This file knows nothing of models.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+_FILES = ("model.safetensors", "config.json", "optimizer.pt", "scheduler.pt")
+STATE_FILE = "trainer_state.json"
+
+
+def is_whole(checkpoint: Path, processes: int = 1) -> bool:
+    """Whether a checkpoint has all that an exact resume on `processes` processes reads."""
+    random_states = (
+        ["rng_state.pth"] if processes == 1 else [f"rng_state_{process}.pth" for process in range(processes)]
+    )
+    if not all((checkpoint / name).is_file() for name in (*_FILES, *random_states)):
+        return False
+    try:
+        json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint folders in `folder`, whole or not, the earliest step first."""
+    found = [(int(match[1]), entry) for entry in folder.glob("checkpoint-*") if (match := _NAME.fullmatch(entry.name))]
+    return [entry for _, entry in sorted(found)]
+
+
+def latest_whole(folder: Path, processes: int = 1) -> Path | None:
+    """The latest checkpoint that can be resumed from, or None."""
+    whole = [checkpoint for checkpoint in checkpoints(folder) if is_whole(checkpoint, processes)]
+    return whole[-1] if whole else None
+
+
+def remove_broken(folder: Path, processes: int = 1) -> list[Path]:
+    """Delete the checkpoints that a kill cut short; returns what was deleted."""
+    broken = [checkpoint for checkpoint in checkpoints(folder) if not is_whole(checkpoint, processes)]
+    for checkpoint in broken:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return broken

@@ -1,0 +1,241 @@
+"""What a training run will load and train and how much memory that takes, told before any weight is read.
+
+Counts parameters on the meta device. The weights and the optimizer's state are exact; activations are an estimate, so
+only the exact part can be a reason to refuse.
+"""
+
+import logging
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from lmcompose.architecture import text_config
+from lmcompose.calm.config import CalmConfig
+from lmcompose.errors import ConfigurationError
+from lmcompose.training.recipe import TrainingRecipe
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """One frozen member: what is known of it without its weights."""
+
+    role: str
+    source: str
+    model_type: str
+    layers: int
+    width: int
+    vocabulary: int
+    dtype: str
+    parameters: int
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.parameters * _BYTES.get(self.dtype, 4)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The members, what is trained, and bytes of memory: needed and there."""
+
+    members: list[MemberPlan]
+    connections: dict[str, int]
+    trained_parameters: int
+    device: str
+    weight_bytes: int
+    training_bytes: int
+    activation_bytes: int
+    available_bytes: int
+    total_bytes: int
+    disk_bytes: int
+    disk_free_bytes: int
+
+    @property
+    def certain_bytes(self) -> int:
+        """The part of the need that is exact: weights, composition parameters, their gradients and optimizer state."""
+        return self.weight_bytes + self.training_bytes
+
+    @property
+    def expected_bytes(self) -> int:
+        return self.certain_bytes + self.activation_bytes
+
+    @property
+    def verdict(self) -> str:
+        """fits, tight, or impossible."""
+        if self.certain_bytes > self.total_bytes:
+            return "impossible"
+        return "fits" if self.expected_bytes <= self.available_bytes else "tight"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self) | {"expected_bytes": self.expected_bytes, "verdict": self.verdict}
+
+    def describe(self) -> str:
+        """The plan in a few lines of text."""
+        frozen = sum(member.parameters for member in self.members)
+        share = 100 * self.trained_parameters / max(1, frozen)
+        lines = ["Loaded and kept frozen:"]
+        lines += [
+            f"  {member.role:<12} {member.source}  {member.model_type}, {member.layers} layers of width "
+            f"{member.width}, {_count(member.parameters)} parameters in {member.dtype} ({_size(member.weight_bytes)})"
+            for member in self.members
+        ]
+        joined = ", ".join(f"{name}: {count}" for name, count in self.connections.items())
+        lines.append(
+            f"Trained: {_count(self.trained_parameters)} parameters ({share:.1f} % of the frozen), connections {joined}"
+        )
+        lines.append(
+            f"Memory ({self.device}): about {_size(self.expected_bytes)} = weights {_size(self.weight_bytes)} + "
+            f"training {_size(self.training_bytes)} + activations about {_size(self.activation_bytes)}; "
+            f"{_size(self.available_bytes)} free of {_size(self.total_bytes)}: {self.verdict}"
+        )
+        lines.append(f"Disk: up to {_size(self.disk_bytes)} for checkpoints; {_size(self.disk_free_bytes)} free")
+        if self.verdict == "tight":
+            lines.append(
+                "  This may run out of memory. Smaller: training.gradient_accumulation up, training.max_length down, "
+                "gradient_checkpointing: true, dtype: bfloat16."
+            )
+        if self.disk_bytes > self.disk_free_bytes:
+            lines.append("  This may run out of disk. Lower training.keep_checkpoints or choose another output.")
+        return "\n".join(lines)
+
+
+def plan_training(
+    recipe: TrainingRecipe, composition: CalmConfig, sources: dict[str, str], output: Path, micro_batch: int
+) -> TrainingPlan:
+    """The plan of a recipe.
+
+    Args:
+        recipe: validated.
+        composition: of the recipe, from `plan_composition`.
+        sources: role -> hub id or folder, the anchor first.
+        output: the folder of the results; its disk is looked at.
+        micro_batch: rows that one process computes at once.
+    """
+    configs = {
+        role: AutoConfig.from_pretrained(
+            source, revision=recipe.revisions.get(role), trust_remote_code=recipe.trust_remote_code
+        )
+        for role, source in sources.items()
+    }
+    members = [_member(role, sources[role], config, recipe) for role, config in configs.items()]
+    anchor, augmenting = members[0], members[1:]
+    connections = {member.role: len(composition.pairs(member.role)) for member in augmenting}
+    trained = sum(
+        connections[member.role] * (member.width * anchor.width + (4 + (recipe.projection == "mlp")) * anchor.width**2)
+        for member in augmenting
+    )
+    first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
+    bridge = _BYTES[recipe.bridge_dtype]
+    available, total = _memory()
+    checkpoint = trained * bridge * 3  # parameters and the two moments of Adam
+    return TrainingPlan(
+        members=members,
+        connections=connections,
+        trained_parameters=trained,
+        device="GPU" if torch.cuda.is_available() else "CPU",
+        weight_bytes=sum(member.weight_bytes for member in members),
+        training_bytes=trained * bridge * 4,  # parameters, gradients and the two moments of Adam
+        activation_bytes=_activations(recipe, configs["anchor"], anchor, anchor.layers - first, micro_batch),
+        available_bytes=available,
+        total_bytes=total,
+        disk_bytes=checkpoint * (recipe.training.keep_checkpoints + 2),
+        disk_free_bytes=shutil.disk_usage(_existing(output)).free,
+    )
+
+
+def refuse_impossible(plan: TrainingPlan) -> None:
+    """Raise ConfigurationError when the weights and the optimizer's state alone are more than the machine has."""
+    if plan.verdict == "impossible":
+        raise ConfigurationError(
+            f"This run needs {_size(plan.certain_bytes)} before its first step, and the {plan.device} has "
+            f"{_size(plan.total_bytes)} in all. Use smaller models, or dtype: bfloat16; --force tries it anyway."
+        )
+
+
+def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRecipe) -> MemberPlan:
+    text = text_config(config)
+    stored = str(getattr(config, "dtype", None) or getattr(text, "dtype", None) or "float32").removeprefix("torch.")
+    return MemberPlan(
+        role=role,
+        source=source,
+        model_type=config.model_type,
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
+        vocabulary=text.vocab_size,
+        dtype=stored if recipe.dtype == "auto" else recipe.dtype,
+        parameters=_count_parameters(config, recipe.trust_remote_code),
+    )
+
+
+def _count_parameters(config: PreTrainedConfig, trust_remote_code: bool) -> int:
+    """The parameters of a model, tied ones once."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    finally:
+        logger.setLevel(level)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _activations(
+    recipe: TrainingRecipe, config: PreTrainedConfig, anchor: MemberPlan, layers: int, micro_batch: int
+) -> int:
+    """An estimate of what the `layers` anchor layers above the first connection, and the logits, keep.
+
+    A layer keeps about ten tensors of its width and three of its MLP's; the logits exist once as they are, once in
+    float32 for the loss, and once as their gradient.
+    """
+    mlp_width = getattr(text_config(config), "intermediate_size", None) or 4 * anchor.width
+    size = _BYTES.get(anchor.dtype, 4)
+    tokens = micro_batch * recipe.training.max_length
+    per_layer = tokens * (10 * anchor.width + 3 * mlp_width) * size
+    kept = layers * per_layer
+    if recipe.training.gradient_checkpointing:
+        kept = layers * tokens * anchor.width * size + per_layer
+    return kept + tokens * anchor.vocabulary * (size + 4 + 4)
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of memory free and in all, of the GPU where there is one, else of the machine or its container."""
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return int(free), int(total)
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = limit
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():  # Linux; elsewhere all memory counts as free
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = Path(file).read_text().strip() if Path(file).is_file() else "max"
+        if text.isdigit():
+            limit = min(limit, int(text))
+    return min(available, limit), limit
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return str(number)
+
+
+def _size(number: int) -> str:
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"

@@ -1,0 +1,191 @@
+"""What a training recipe may say: the schema that a YAML file is checked against before anything is loaded.
+
+Every field's description is the documentation of that field. This file knows neither files nor models: whether a path
+exists and whether a layer is there is asked later, by `training/data.py` and by `compose`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lmcompose.errors import nearest
+
+Kind = Literal["text", "prompt_completion", "chat"]
+Layers = tuple[int, int]
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "prompt_completion": ("prompt", "completion"),
+    "chat": ("messages",),
+}
+"""The columns that each kind of data reads; `columns` in a recipe gives them other names."""
+
+
+class Strict(BaseModel):
+    """A part of a recipe: an unknown key is an error, and nothing is changed after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSource(Strict):
+    """One file, or one dataset, of composition data."""
+
+    path: str | None = Field(None, description="A .jsonl, .json, .csv, .tsv, .parquet or .txt file.")
+    dataset: str | None = Field(
+        None, description="A dataset of the Hugging Face hub, or a folder that `datasets` reads."
+    )
+    name: str | None = Field(None, description="The configuration of the dataset.")
+    split: str = Field("train", description="The split of the dataset.")
+    revision: str | None = Field(None, description="The revision of the dataset.")
+    kind: Kind = Field("text", description="text, prompt_completion, or chat.")
+    columns: dict[str, str] = Field(default_factory=dict, description="Your names of the columns, e.g. text: body.")
+    weight: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Share of the examples that come from here. Give all sources a weight, or none."
+    )
+    limit: Annotated[int, Field(ge=1)] | None = Field(None, description="Read the first so many examples only.")
+    documents: Literal["line", "file"] = Field("line", description="A .txt file holds one document a line, or is one.")
+    long_examples: Literal["split", "truncate", "skip", "error"] | None = Field(
+        None,
+        description="What becomes of an example longer than max_length: split into several (the default of text), "
+        "cut at the end (the default of the other kinds), skipped, or an error.",
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "DataSource":
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError("give a data source either 'path' (a file) or 'dataset' (a name or folder)")
+        for column in self.columns:
+            if column not in COLUMNS[self.kind]:
+                wanted = ", ".join(COLUMNS[self.kind])
+                raise ValueError(
+                    f"columns: '{column}' is not read by kind '{self.kind}' (it reads: {wanted})."
+                    + nearest(column, COLUMNS[self.kind])
+                )
+        if self.kind != "text" and self.long_examples == "split":
+            raise ValueError(
+                f"long_examples: split cuts an answer from its prompt, so kind '{self.kind}' has no use of it"
+            )
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name of this source in messages."""
+        return self.path if self.path is not None else f"{self.dataset} ({self.split})"
+
+    def column(self, role: str) -> str:
+        """The user's name for the column `role`."""
+        return self.columns.get(role, role)
+
+
+class Validation(Strict):
+    """Held-out data: a fraction of each source, or sources of its own."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="Hold out this part of each source.")
+    data: list[DataSource] | None = Field(None, min_length=1, description="Sources that are only for validation.")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "Validation":
+        if (self.fraction is None) == (self.data is None):
+            raise ValueError("give validation either 'fraction' or 'data'")
+        return self
+
+
+class EarlyStopping(Strict):
+    """Stop when the validation loss has not improved for a while, and keep the best parameters."""
+
+    patience: Annotated[int, Field(ge=1)] = Field(3, description="Evaluations without improvement before stopping.")
+    min_delta: Annotated[float, Field(ge=0)] = Field(0.0, description="A smaller improvement does not count.")
+
+
+class Optimization(Strict):
+    """How the composition parameters are trained."""
+
+    steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Optimizer steps. Give steps or epochs.")
+    epochs: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Passes over the data. Give steps or epochs."
+    )
+    batch_size: Annotated[int, Field(ge=1)] = Field(
+        8, description="Rows per optimizer step, over all processes and accumulation steps together."
+    )
+    gradient_accumulation: Annotated[int, Field(ge=1)] = Field(
+        1, description="Compute a batch in so many pieces: less memory, the same result."
+    )
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"] = "cosine"
+    lr_scheduler_kwargs: dict[str, Any] = Field(default_factory=dict)
+    warmup: Annotated[float, Field(ge=0)] = Field(0.05, description="Steps (1 or more) or a fraction of all steps.")
+    optimizer: str = Field("adamw_torch", description="A name that transformers.TrainingArguments(optim=...) knows.")
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(ge=0)] = Field(1.0, description="Clip the gradient norm; 0 for no clipping.")
+    max_length: Annotated[int, Field(ge=2)] = Field(512, description="Tokens per row.")
+    packing: bool = Field(False, description="Put several documents in one row; none of them sees another.")
+    bf16: bool = Field(
+        False, description="Compute the bridges under bf16 autocast too; their parameters stay as they are."
+    )
+    gradient_checkpointing: bool = Field(False, description="Recompute the anchor's layers in the backward pass.")
+    early_stopping: EarlyStopping | None = None
+    eval_every: Annotated[int, Field(ge=1)] | None = Field(None, description="Steps between evaluations.")
+    eval_batch_size: Annotated[int, Field(ge=1)] | None = None
+    save_every: Annotated[int, Field(ge=1)] | None = Field(None, description="Steps between checkpoints.")
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    log_every: Annotated[int, Field(ge=1)] = Field(10, description="Steps between points of the loss curve.")
+    workers: Annotated[int, Field(ge=0)] = Field(0, description="Processes that prepare batches.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Optimization":
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give training either 'steps' or 'epochs'")
+        if self.batch_size % self.gradient_accumulation:
+            raise ValueError(
+                f"batch_size {self.batch_size} cannot be computed in {self.gradient_accumulation} equal pieces "
+                "(gradient_accumulation); choose a divisor"
+            )
+        if self.early_stopping and self.save_every and self.eval_every and self.save_every % self.eval_every:
+            raise ValueError("with early_stopping, save_every must be a multiple of eval_every")
+        return self
+
+
+class TrainingRecipe(Strict):
+    """A whole recipe: two or more models, how they are connected, the data, the training, and where results go."""
+
+    anchor: str = Field(description="The anchor model: a hub id or a folder.")
+    augmenting: str | dict[str, str] = Field(description="The augmenting model, or several as name: model.")
+    connections: list[Layers] | dict[str, list[Layers]] | None = Field(
+        None, description="[augmenting layer, anchor layer] pairs; left out: spread evenly as in the CALM paper."
+    )
+    every: Annotated[int, Field(ge=1)] = Field(4, description="Without connections: one for so many augmenting layers.")
+    num_heads: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Heads of a bridge; the anchor's by default."
+    )
+    projection: Literal["linear", "mlp"] = Field("linear", description="linear as in the paper, or mlp.")
+    bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
+        0.02, description="Standard deviation of the initial composition parameters; W_O starts at zero."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Of the frozen members.")
+    bridge_dtype: Literal["float32", "bfloat16"] = Field("float32", description="Of the composition parameters.")
+    revisions: dict[str, str] = Field(default_factory=dict, description="Hub revisions: anchor or an augmenting name.")
+    trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
+    data: list[DataSource] = Field(min_length=1, description="Composition data.")
+    validation: Validation | None = None
+    training: Optimization
+    output: str = Field(description="The folder of the results.")
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingRecipe":
+        weighted = [source.weight is not None for source in self.data]
+        if any(weighted) and not all(weighted):
+            raise ValueError("data: give all sources a weight, or none of them")
+        if self.validation is None and self.training.early_stopping is not None:
+            raise ValueError("training: early_stopping needs a 'validation' section to watch")
+        if self.validation is None and self.training.eval_every is not None:
+            raise ValueError("training: eval_every needs a 'validation' section to evaluate on")
+        members = ["anchor", *self.augmenting_sources()]
+        for name in self.revisions:
+            if name not in members:
+                raise ValueError(f"revisions: there is no member '{name}'." + nearest(name, members))
+        return self
+
+    def augmenting_sources(self) -> dict[str, str]:
+        """Name -> source of every augmenting model; a single one is called "augmenting"."""
+        return {"augmenting": self.augmenting} if isinstance(self.augmenting, str) else dict(self.augmenting)

@@ -1,0 +1,94 @@
+"""May a run start in this folder, and from where does it go on? A resumed run gives the losses of an uninterrupted one.
+
+That holds only for the same recipe and the same data, so both are noted at the start and compared at a resume.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lmcompose.errors import ConfigurationError, DataError, RecipeError
+from lmcompose.folders import write_json_atomic
+from lmcompose.training.arguments import is_main_process, processes
+from lmcompose.training.checkpoints import checkpoints, latest_whole, remove_broken
+from lmcompose.training.data import CompositionData
+from lmcompose.training.recipe import TrainingRecipe
+
+CHANGEABLE = {"output"}
+CHANGEABLE_TRAINING = {
+    "gradient_accumulation", "gradient_checkpointing", "eval_batch_size", "keep_checkpoints", "workers"
+}  # fmt: skip
+"""What a recipe may change between a run and its resumption: nothing that changes the losses."""
+
+
+def check_output(output: Path, recipe_path: Path, resume: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise RecipeError(f"output: {output} is a file. Name a folder.")
+    if resume:
+        if not checkpoints(output / "checkpoints"):
+            raise ConfigurationError(
+                f"There is no checkpoint in {output / 'checkpoints'} to resume from. Leave out --resume."
+            )
+        return
+    if checkpoints(output / "checkpoints") or (output / "result.json").exists():
+        raise ConfigurationError(
+            f"{output} holds a run already. Go on with it (lmcompose train {recipe_path} --resume), delete the folder, "
+            "or give the recipe another output."
+        )
+
+
+def note_or_match_run(recipe: TrainingRecipe, data: CompositionData, output: Path, resume: bool) -> None:
+    """Write down what the run is started with; a resumed run must be the same, or its losses would not be."""
+    now = {"recipe": recipe.model_dump(), "data_fingerprint": data.fingerprint}
+    file = output / "run.json"
+    if not resume:
+        if is_main_process():
+            output.mkdir(parents=True, exist_ok=True)
+            write_json_atomic(file, now)
+        return
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read, so this run cannot be resumed exactly. Start it anew."
+        ) from error
+    changed = _differences(before["recipe"], json.loads(json.dumps(now["recipe"])))
+    if changed:
+        raise RecipeError(
+            f"The recipe was changed since the run was started ({', '.join(changed)}), so resuming it would not give "
+            "the same result. Undo the change, or give the recipe another output."
+        )
+    if before["data_fingerprint"] != now["data_fingerprint"]:
+        raise DataError(
+            "The composition data were changed since the run was started, so resuming it would not give the same "
+            "result. Put the old data back, or give the recipe another output."
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    changed = [key for key in now if key not in {"training", *CHANGEABLE} and before.get(key) != now[key]]
+    training = before.get("training", {})
+    return changed + [
+        f"training.{key}"
+        for key, value in now["training"].items()
+        if key not in CHANGEABLE_TRAINING and training.get(key) != value
+    ]
+
+
+def checkpoint_to_resume(folder: Path, say: Callable[[str], None]) -> Path:
+    if is_main_process():
+        for broken in remove_broken(folder, processes()):
+            say(f"Removed {broken.name}, which was cut short.")
+    checkpoint = latest_whole(folder, processes())
+    if checkpoint is None:
+        raise ConfigurationError(
+            f"No checkpoint in {folder} is whole for {processes()} process(es). Resume with as many processes "
+            "as the run was started with, or start it anew."
+        )
+    say(f"Resuming from step {step_of(checkpoint)}.")
+    return checkpoint
+
+
+def step_of(checkpoint: Path | None) -> int | None:
+    return int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint is not None else None

@@ -1,0 +1,285 @@
+"""A recipe becomes a trained composition: check, plan, compose, train, save, and say where the results are.
+
+    OUTPUT/model/              the composition: parameters, configuration, tokenizer, model card
+    OUTPUT/loss_curve.json     and .png
+    OUTPUT/result.json         the recipe, versions, seed, command, and the figures of the run
+    OUTPUT/run.json            what the run was started with; a resumed run must match it
+    OUTPUT/checkpoints/        what --resume goes on from
+
+Everything that can be refused is refused before a weight is read.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+
+from lmcompose.calm.compose import compose, plan_composition
+from lmcompose.calm.config import ANCHOR, CalmConfig
+from lmcompose.calm.model import CalmForCausalLM
+from lmcompose.card import run_record
+from lmcompose.errors import DataError, RecipeError
+from lmcompose.folders import write_json_atomic
+from lmcompose.loading import read_tokenizer
+from lmcompose.recipe import read_recipe
+from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
+from lmcompose.training.curve import loss_curve, write_curve
+from lmcompose.training.data import CompositionData, check_sources, prepare_data
+from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.packing import Collator, check_packing
+from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible
+from lmcompose.training.recipe import TrainingRecipe
+from lmcompose.training.resume import check_output, checkpoint_to_resume, note_or_match_run, step_of
+from lmcompose.training.trainer import CalmTrainer
+
+Say = Callable[[str], None]
+
+
+def train(
+    recipe_path: str | Path,
+    *,
+    resume: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
+    command: str | None = None,
+    say: Say = print,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train the composition that a recipe describes.
+
+    Args:
+        recipe_path: a YAML file; relative paths in it start from its folder.
+        resume: go on from the latest checkpoint of the same recipe, to the same losses as an uninterrupted run.
+        dry_run: check everything and print the plan, then stop before a weight is read.
+        force: start even if the plan says that memory cannot suffice.
+        command: what to record as the command; by default the command line of this process.
+        say: prints one message.
+        progress: show a progress bar on standard error.
+
+    Returns:
+        What `OUTPUT/result.json` holds (of a dry run: the plan and the data's summary).
+
+    Raises:
+        RecipeError, ConfigurationError, MemberError, DataError: before any weight is read.
+        SavedFolderError: a checkpoint or the result could not be written; what was there before is whole.
+        Interrupted: Ctrl-C or SIGTERM; a checkpoint was written and the message says how to go on.
+    """
+    recipe_path = Path(recipe_path)
+    recipe = read_recipe(recipe_path, TrainingRecipe)
+    base = recipe_path.resolve().parent
+    output = base / Path(recipe.output).expanduser()
+    say = say if is_main_process() else _silent
+    rows = micro_batch(recipe.training)
+    check_sources(recipe, base)
+    check_output(output, recipe_path, resume)
+
+    sources = member_sources(recipe, base)
+    composition = _plan_composition(recipe, sources)
+    plan = plan_training(recipe, composition, sources, output, rows)
+    data = prepare_data(recipe, _tokenizer(recipe, sources), base)
+    say(plan.describe())
+    say(describe_data(data, recipe))
+    if not force:
+        refuse_impossible(plan)
+    if dry_run:
+        return {
+            "what": "plan",
+            "plan": plan.to_dict(),
+            "data": data.summary,
+            "steps": data.steps,
+            "epochs": data.epochs,
+        }
+
+    note_or_match_run(recipe, data, output, resume)
+    record = run_record(recipe.model_dump(exclude_defaults=True), recipe.seed, command)
+    model = _compose(recipe, sources)
+    model.config.provenance = record
+    if recipe.training.packing:
+        check_packing({ANCHOR: model.anchor, **model.augmenting})
+    try:
+        return _run(model, recipe, recipe_path, data, plan, output, record, resume, say, progress)
+    except Interrupted as interrupted:
+        say(str(interrupted))
+        raise
+
+
+def _run(
+    model: CalmForCausalLM,
+    recipe: TrainingRecipe,
+    recipe_path: Path,
+    data: CompositionData,
+    plan: TrainingPlan,
+    output: Path,
+    record: dict[str, Any],
+    resume: bool,
+    say: Say,
+    progress: bool,
+) -> dict[str, Any]:
+    folder = output / "checkpoints"
+    start = checkpoint_to_resume(folder, say) if resume else None
+    started = time.monotonic()
+    with StopOnSignal(say) as stop:
+        trainer = make_trainer(model, recipe, data, folder, [stop], progress and is_main_process())
+        outcome = trainer.train(resume_from_checkpoint=str(start) if start else None)
+        curve = loss_curve(trainer.state.log_history)
+        if stop.signal is not None and trainer.state.global_step < data.steps:
+            if is_main_process():
+                write_curve(curve, output, f"{recipe_path.name} (interrupted)")
+            raise Interrupted(
+                f"Stopped at step {trainer.state.global_step} of {data.steps}. Go on with:\n"
+                f"  lmcompose train {recipe_path} --resume",
+                stop.exit_code,
+            )
+        validation_loss = trainer.evaluate()["eval_loss"] if data.validation is not None else None
+        results = {
+            "steps": trainer.state.global_step,
+            "epochs": data.epochs * trainer.state.global_step / data.steps,
+            "stopped_early": trainer.state.global_step < data.steps,
+            "best_step": trainer.state.best_global_step if recipe.training.early_stopping else None,
+            "train_loss_last": curve["train"][-1]["loss"] if curve["train"] else None,
+            "validation_loss": validation_loss,
+            "trained_parameters": model.num_composition_parameters(),
+            "seconds": round(time.monotonic() - started, 1),
+            "steps_per_second": outcome.metrics.get("train_steps_per_second"),
+            "resumed_from_step": step_of(start),
+            "processes": processes(),
+            "data": data.summary,
+            "plan": plan.to_dict(),
+        }
+        result = {"what": "training", **record, "results": results}
+        if is_main_process():
+            model.save_pretrained(output / "model")
+            paths = write_curve(curve, output, recipe_path.name)
+            write_json_atomic(output / "result.json", result)
+            _say_results(say, output, paths, results)
+    return result
+
+
+def make_trainer(
+    model: CalmForCausalLM,
+    recipe: TrainingRecipe,
+    data: CompositionData,
+    folder: Path,
+    callbacks: list[TrainerCallback],
+    progress: bool,
+) -> CalmTrainer:
+    """The trainer of a recipe, ready to train; checkpoints go into `folder`."""
+    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
+    trainer = CalmTrainer(
+        model=model,
+        args=training_arguments(recipe, folder, data.steps, progress),
+        train_dataset=data.train,
+        eval_dataset=data.validation,
+        data_collator=Collator(pad if pad is not None else 0),
+        callbacks=[*early_stopping(recipe), *callbacks],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if progress:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(LossProgress)
+    return trainer
+
+
+class LossProgress(ProgressCallback):
+    """The progress bar of transformers with the losses at its end, instead of a line per logged step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shown: dict[str, str] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        for key in ("loss", "eval_loss"):
+            if logs and key in logs:
+                self._shown[key] = f"{float(logs[key]):.4f}"
+        if state.is_world_process_zero and self.training_bar is not None:
+            self.training_bar.set_postfix(self._shown)
+
+
+def member_sources(recipe: TrainingRecipe, base: Path) -> dict[str, str]:
+    """Role -> folder or hub id, the anchor first; a folder beside the recipe goes before a hub id of that name.
+
+    Raises:
+        RecipeError: what is written as a path is no folder.
+    """
+    return {
+        role: _located(source, base, role)
+        for role, source in {ANCHOR: recipe.anchor, **recipe.augmenting_sources()}.items()
+    }
+
+
+def _located(source: str, base: Path, role: str) -> str:
+    folder = base / Path(source).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise RecipeError(f"{role}: there is no folder {folder}. Relative paths start from the recipe's folder.")
+    return source
+
+
+def _composition_arguments(recipe: TrainingRecipe, sources: dict[str, str]) -> dict[str, Any]:
+    return {
+        "anchor": sources[ANCHOR],
+        "augmenting": {role: source for role, source in sources.items() if role != ANCHOR},
+        "connections": recipe.connections,
+        "num_heads": recipe.num_heads,
+        "every": recipe.every,
+        "projection": recipe.projection,
+        "bridge_initializer_range": recipe.bridge_initializer_range,
+        "revisions": recipe.revisions,
+        "trust_remote_code": recipe.trust_remote_code,
+    }
+
+
+def _plan_composition(recipe: TrainingRecipe, sources: dict[str, str]) -> CalmConfig:
+    return plan_composition(**_composition_arguments(recipe, sources))
+
+
+def _compose(recipe: TrainingRecipe, sources: dict[str, str]) -> CalmForCausalLM:
+    return compose(
+        **_composition_arguments(recipe, sources),
+        dtype=None if recipe.dtype == "auto" else getattr(torch, recipe.dtype),
+        bridge_dtype=getattr(torch, recipe.bridge_dtype),
+        seed=recipe.seed,
+    )
+
+
+def _tokenizer(recipe: TrainingRecipe, sources: dict[str, str]) -> PreTrainedTokenizerBase:
+    tokenizer = read_tokenizer(sources[ANCHOR], recipe.revisions.get(ANCHOR), recipe.trust_remote_code)
+    if tokenizer is None:
+        raise DataError(f"The anchor '{recipe.anchor}' has no tokenizer. Put its tokenizer's files beside its weights.")
+    return tokenizer
+
+
+def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
+    """The data and the length of the run in a few lines of text."""
+    lines = ["Composition data:"]
+    for source in data.summary:
+        skipped = f", {source['skipped']} skipped (too long)" if source["skipped"] else ""
+        lines.append(
+            f"  {source['source']} ({source['kind']}): {source['train_examples']} examples to train on, "
+            f"{source['validation_examples']} to validate on; {source['learned_tokens']} of {source['tokens']} tokens "
+            f"learned{skipped}"
+        )
+    lines.append(
+        f"Run: {data.steps} steps of {recipe.training.batch_size} {'packed ' if recipe.training.packing else ''}rows, "
+        f"{data.epochs:.2f} epochs, on {processes()} process{'es' if processes() > 1 else ''}"
+    )
+    return "\n".join(lines)
+
+
+def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict[str, Any]) -> None:
+    loss = results["validation_loss"]
+    say(
+        f"Done: {results['steps']} steps in {results['seconds']} s"
+        + (f", validation loss {loss:.4f}" if loss is not None else "")
+        + f"\n  model       {output / 'model'}\n  loss curve  {curve[1]}\n  results     {output / 'result.json'}\n"
+        f'Try it:  lmcompose generate {output / "model"} "..."'
+    )
+
+
+def _silent(text: str) -> None:
+    """What processes other than the main one say."""
