@@ -5,7 +5,6 @@ whatever scale or position table the architecture adds), k >= 1 is the output of
 final norm. This file knows nothing about compositions.
 """
 
-import functools
 import inspect
 from typing import Any
 
@@ -69,9 +68,14 @@ def with_hidden_states(layer_output: torch.Tensor | tuple, hidden_states: torch.
     return (hidden_states, *layer_output[1:]) if isinstance(layer_output, tuple) else hidden_states
 
 
-@functools.cache
-def _named_arguments(module_class: type) -> frozenset[str]:
-    return frozenset(inspect.signature(module_class.forward).parameters)
+_ARGUMENTS: dict[type, tuple[str, ...]] = {}
+
+
+@torch.compiler.assume_constant_result
+def _named_arguments(module_class: type) -> tuple[str, ...]:
+    if module_class not in _ARGUMENTS:  # reading a signature costs more than a small layer's forward pass
+        _ARGUMENTS[module_class] = tuple(inspect.signature(module_class.forward).parameters)
+    return _ARGUMENTS[module_class]
 
 
 def accepted(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None) -> 
     return StaticCache(config=config, max_cache_len=max_cache_len)
 
 
-def adopt(cache: Cache, composed: ComposedCache) -> None:
+def adopt(cache: Cache, composed: ComposedCache) -> ComposedCache:
     """Make an empty cache that the caller built hold the layers of `composed`, so that the caller's handle fills up.
 
     Raises:
@@ -81,4 +81,10 @@ def adopt(cache: Cache, composed: ComposedCache) -> None:
         )
     cache.layers = composed.layers
     cache.layer_class_to_replicate = None
-    cache.composed = composed
+    cache.composed = composed  # type: ignore[attr-defined]
+    return composed
+
+
+def adopted_cache(cache: Cache) -> ComposedCache | None:
+    """The composed cache whose layers `cache` was made to hold, if it was."""
+    return getattr(cache, "composed", None)

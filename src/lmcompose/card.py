@@ -66,7 +66,8 @@ where they are.
 | member | model | revision | shape | licence |
 | --- | --- | --- | --- | --- |
 {%- for role, member in members.items() %}
-| {{ role }} | {{ member.name_or_path }} | {{ member.revision or "not versioned" }} | {{ member.shape }} | {{ member.license or "not stated: see the model's own page" }} |
+| {{ role }} | {{ member.name_or_path }} | {{ member.revision or "not versioned" }} | {{ member.shape }} |
+{{- " " }}{{ member.license or "not stated: see the model's own page" }} |
 {%- endfor %}
 
 A composition may be used only as the licences of all its members allow.
@@ -102,7 +103,7 @@ def model_card(
 
     Args:
         folder: the name of the saved folder, for the title and the loading example.
-        details: heading -> values, printed as JSON (the connections, the recipe, the versions); empty ones are left out.
+        details: heading -> values, printed as JSON (connections, recipe, versions); empty ones are left out.
     """
     sections = {heading: json.dumps(body, indent=2, default=str) for heading, body in details.items() if body}
     return CARD.render(

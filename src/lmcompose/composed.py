@@ -6,23 +6,27 @@ anchor go unharmed. How members are combined is the business of its subclasses.
 
 import contextlib
 import copy
-import functools
 from collections.abc import Iterator, Mapping
-from contextvars import copy_context
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
-from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers import PreTrainedTokenizerBase
+from transformers import (
+    Cache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from lmcompose import architecture
 from lmcompose.architecture import CACHE_ARGUMENT
-from lmcompose.cache import ComposedCache, adopt, member_cache
+from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
 from lmcompose.card import model_card, versions
+from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
 from lmcompose.errors import CacheError, ConfigurationError
 from lmcompose.loading import Member, Source
 from lmcompose.saved import (
@@ -46,6 +50,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         members: the frozen members by role; the first is the leader, which gives tokens, EOS, padding, chat template.
     """
 
+    config: ComposedConfig
     config_class = ComposedConfig
     main_input_name = "input_ids"
     base_model_prefix = ""
@@ -71,7 +76,10 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         """To be called last by subclasses: HF's bookkeeping, then the hooks."""
         self.post_init()
         for model in self.members.values():
-            self._no_split_modules.update(getattr(model, "_no_split_modules", None) or [])
+            self._no_split_modules = {
+                *(self._no_split_modules or ()),
+                *(getattr(model, "_no_split_modules", None) or ()),
+            }
         self.eval()
         self.attach()
 
@@ -80,7 +88,11 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
     @property
     def leader(self) -> PreTrainedModel:
         """The member whose tokens, special tokens and length are the composition's."""
-        return next(iter(self.members.values()))
+        return cast(PreTrainedModel, next(iter(self.members.values())))
+
+    def member(self, role: str) -> PreTrainedModel:
+        """The frozen model in `role`."""
+        return cast(PreTrainedModel, self.members[role])
 
     @property
     def device(self) -> torch.device:
@@ -91,7 +103,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         return self.leader.dtype
 
     @property
-    def supports_gradient_checkpointing(self) -> bool:
+    def supports_gradient_checkpointing(self) -> bool:  # type: ignore[override]  # HF has a class attribute
         return architecture.supports_gradient_checkpointing(self.leader)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -171,25 +183,14 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         super().train(mode)
         for model in self.members.values():
             model.eval()
-        for layer in self._checkpointed_layers():
+        for layer in checkpointed_layers(self.leader):
             layer.training = mode  # the flag that HF's checkpointing asks; the modules inside stay in evaluation mode
         return self
 
-    def _checkpointed_layers(self) -> list[nn.Module]:
-        return [module for module in self.leader.modules() if getattr(module, "gradient_checkpointing", False)]
-
     def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
-        """Recompute the leader's layers in the backward pass, always non-reentrant.
-
-        The reentrant form loses the bridges' gradients without a word, since nothing below the first bridge needs any.
-        """
-        kwargs.pop("gradient_checkpointing_func", None)
-        self.leader._set_gradient_checkpointing(enable, checkpoint_in_context, *args[1:], **kwargs)
-        for layer in self._checkpointed_layers():
-            layer.training = self.training
-            for name, value in vars(layer).items():
-                if isinstance(value, float) and "dropout" in name:  # applied by the layer itself, in training mode
-                    setattr(layer, name, 0.0)
+        """Recompute the leader's layers in the backward pass, always non-reentrant (see `checkpointing.py`)."""
+        set_checkpointing(self.leader, enable, every_n_layers=kwargs.get("every_n_layers", 1))
+        self.train(self.training)
 
     def enable_input_require_grads(self) -> None:
         """Nothing: frozen members need no graph, and one through the augmenting model would only cost memory."""
@@ -197,7 +198,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
     def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
         """Choose the attention of the composition's own parts; live members keep theirs."""
         if isinstance(attn_implementation, dict):
-            attn_implementation = attn_implementation.get("", self.config._attn_implementation)
+            attn_implementation = str(attn_implementation.get("", self.config._attn_implementation))
         self.config._attn_implementation_internal = self._check_and_adjust_attn_implementation(
             attn_implementation, is_init_check=False
         )
@@ -206,7 +207,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
     def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions."""
-        return ComposedCache({role: _cache_for(model, max_cache_len) for role, model in self.members.items()})
+        return ComposedCache({role: _cache_for(self.member(role), max_cache_len) for role in self.members})
 
     def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
         """The composed cache behind whatever the caller passed.
@@ -220,10 +221,11 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             return cache
         if not isinstance(cache, Cache):
             raise CacheError(f"{type(cache).__name__} is no transformers Cache. Pass one, or none at all.")
-        if not hasattr(cache, "composed"):
+        adopted = adopted_cache(cache)
+        if adopted is None:
             length = cache.get_max_length() if cache.is_compileable else -1
-            adopt(cache, self.new_cache(length if length > 0 else None))
-        return cache.composed
+            adopted = adopt(cache, self.new_cache(length if length > 0 else None))
+        return adopted
 
     def _prepare_cache_for_generation(
         self,
@@ -232,12 +234,10 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         generation_mode: Any,
         batch_size: int,
         max_cache_length: int,
-    ) -> None:
+    ) -> bool:
         if model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.use_cache is False:
-            super()._prepare_cache_for_generation(
-                generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-            )
-            return
+            prepare = cast(Any, super())._prepare_cache_for_generation
+            return prepare(generation_config, model_kwargs, generation_mode, batch_size, max_cache_length)
         implementation = generation_config.cache_implementation
         if implementation in (None, "dynamic"):
             cache = self.new_cache()
@@ -253,6 +253,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs[CACHE_ARGUMENT] = cache
+        return True
 
     @staticmethod
     def create_masks_for_generate(
@@ -267,7 +268,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
     # ---- save and load ----------------------------------------------------------------------------------------
 
-    def save_pretrained(
+    def save_pretrained(  # type: ignore[override]  # a composition has one small file, so no shards
         self,
         save_directory: str | Path,
         is_main_process: bool = True,
@@ -275,7 +276,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Write composition parameters, configuration, tokenizer and model card; a crash leaves the old folder or the new.
+        """Write composition parameters, configuration, tokenizer and card; a crash leaves the old folder or the new.
 
         Args:
             save_directory: the folder; other files in it (a checkpoint's optimizer state) stay.
@@ -315,7 +316,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         return {"How it was made": {**(self.config.provenance or {}), "versions": versions()}}
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # members in place of a checkpoint's own options
         cls,
         pretrained_model_name_or_path: str | Path,
         *,
@@ -367,22 +368,8 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         put_tensors(dict(model.composition_parameters()), tensors, saved, composition_dtype)
         model.name_or_path = saved
         with contextlib.suppress(OSError):  # without a file of its own, the leader's generation settings stay
-            model.generation_config = GenerationConfig.from_pretrained(saved, revision=revision)
+            model.generation_config = GenerationConfig.from_pretrained(saved, revision=revision or "main")
         return model
-
-
-def checkpoint_in_context(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Non-reentrant checkpointing whose recomputation sees the context variables of the forward pass.
-
-    The backward pass may run in another thread, and after the forward pass has reset what its hooks read.
-    """
-    context = copy_context()
-    replay = functools.partial(_run_in_context, context, function)
-    return checkpoint(replay, *args, use_reentrant=False, **kwargs)
-
-
-def _run_in_context(context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return context.copy().run(function, *args, **kwargs)
 
 
 def _cache_for(model: PreTrainedModel, max_cache_len: int | None) -> Cache:

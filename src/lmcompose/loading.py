@@ -10,8 +10,14 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
-from transformers import PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.hub import cached_file
 
 from lmcompose.architecture import check_causal_decoder, text_config
@@ -67,7 +73,8 @@ class MemberReference:
     def shape(self) -> str:
         """The shape in words, for messages."""
         return (
-            f"{self.model_type}, {self.num_hidden_layers} layers of width {self.hidden_size}, {self.vocab_size} token ids"
+            f"{self.model_type}, {self.num_hidden_layers} layers of width {self.hidden_size}, "
+            f"{self.vocab_size} token ids"
         )
 
 

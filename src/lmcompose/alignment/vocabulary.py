@@ -55,5 +55,5 @@ def check_same_size(left_size: int, right_size: int, left_name: str, right_name:
     if left_size != right_size:
         raise TokenizerMismatchError(
             f"'{left_name}' has {left_size} token ids and '{right_name}' has {right_size}, and without both tokenizers "
-            "nothing says that they mean the same. Pass each live model together with its tokenizer: (model, tokenizer)."
+            "nothing says that they mean the same. Pass each live model with its tokenizer: (model, tokenizer)."
         )

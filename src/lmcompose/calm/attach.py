@@ -73,7 +73,9 @@ class LayerHook:
         self.slot = slot
         self.layer = layer
 
-    def __call__(self, module: torch.nn.Module, args: tuple, output: torch.Tensor | tuple) -> torch.Tensor | tuple | None:
+    def __call__(
+        self, module: torch.nn.Module, args: tuple, output: torch.Tensor | tuple
+    ) -> torch.Tensor | tuple | None:
         function = self.slot.current
         if function is None:
             return None

@@ -67,9 +67,7 @@ class Bridge(nn.Module):
         self.num_key_value_groups = 1
         self.projection: nn.Module = nn.Linear(augmenting_size, anchor_size, bias=False)
         if projection == "mlp":
-            self.projection = nn.Sequential(
-                self.projection, nn.GELU(), nn.Linear(anchor_size, anchor_size, bias=False)
-            )
+            self.projection = nn.Sequential(self.projection, nn.GELU(), nn.Linear(anchor_size, anchor_size, bias=False))
         self.q_proj = nn.Linear(anchor_size, anchor_size, bias=False)
         self.k_proj = nn.Linear(anchor_size, anchor_size, bias=False)
         self.v_proj = nn.Linear(anchor_size, anchor_size, bias=False)

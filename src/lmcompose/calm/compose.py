@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer
 from lmcompose.calm.config import ANCHOR, CalmConfig, check_name, describe_members
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import Member, MemberReference, Source, load_member, plan_member, read_tokenizer
+from lmcompose.loading import MemberReference, Source, load_member, plan_member, read_tokenizer
 
 Connections = Sequence[Sequence[int]]
 
@@ -136,30 +137,34 @@ def _connections(
         connections = {name: default_connections(references[name].num_hidden_layers, depth, every) for name in names}
     elif not isinstance(connections, Mapping):
         if len(names) > 1:
-            raise ConfigurationError(f"There are several augmenting models: give connections as a dict, {names} -> pairs.")
+            raise ConfigurationError(
+                f"There are several augmenting models: give connections as a dict, {names} -> pairs."
+            )
         connections = {names[0]: connections}
-    return {
-        name: [list(pair) if isinstance(pair, (list, tuple)) else pair for pair in pairs]
-        for name, pairs in connections.items()
-    }
+    return {name: [_as_list(pair) for pair in pairs] for name, pairs in connections.items()}
+
+
+def _as_list(pair: Any) -> Any:
+    """JSON has no tuples; what is no pair at all is left for `check_connections` to name."""
+    return list(pair) if isinstance(pair, (list, tuple)) else pair
 
 
 def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_remote_code: bool) -> None:
     """Tokenizers are small and are compared before any weight is read."""
     references = config.references()
-    tokenizers = {}
-    for role, source in sources.items():
-        member = Member(*source, references[role]) if isinstance(source, tuple) else None
-        if member is not None:
-            tokenizers[role] = member.tokenizer
-        elif isinstance(source, str) or hasattr(source, "__fspath__"):
-            tokenizers[role] = read_tokenizer(source, references[role].revision, trust_remote_code)
-        else:
-            tokenizers[role] = None
-    anchor = references[ANCHOR]
+    tokenizers = {
+        role: _tokenizer_of(source, references[role].revision, trust_remote_code) for role, source in sources.items()
+    }
+    anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
     for name in config.augmenting_names():
-        names = (anchor.name_or_path, references[name].name_or_path)
-        if tokenizers[ANCHOR] is not None and tokenizers[name] is not None:
-            check_same_tokenizer(tokenizers[ANCHOR], tokenizers[name], *names)
+        names, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
+        if ours is not None and theirs is not None:
+            check_same_tokenizer(ours, theirs, *names)
         else:
             check_same_size(anchor.vocab_size, references[name].vocab_size, *names)
+
+
+def _tokenizer_of(source: Source, revision: str | None, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+    if isinstance(source, tuple):
+        return source[1]
+    return None if isinstance(source, PreTrainedModel) else read_tokenizer(source, revision, trust_remote_code)

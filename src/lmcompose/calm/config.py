@@ -52,8 +52,8 @@ class CalmConfig(ComposedConfig):
         anchor = references[ANCHOR]
         if not self.num_heads or self.num_heads < 1 or anchor.hidden_size % self.num_heads:
             raise ConfigurationError(
-                f"num_heads = {self.num_heads} does not divide the anchor's width {anchor.hidden_size}. Choose a divisor; "
-                f"the anchor itself has {anchor.num_attention_heads} heads."
+                f"num_heads = {self.num_heads} does not divide the anchor's width {anchor.hidden_size}. Choose a "
+                f"divisor; the anchor itself has {anchor.num_attention_heads} heads."
             )
         unknown = set(self.connections or {}) ^ set(self.augmenting_names())
         if unknown:

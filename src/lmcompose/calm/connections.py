@@ -33,7 +33,9 @@ def _round_half_up(numerator: int, denominator: int) -> int:
     return (2 * numerator + denominator) // (2 * denominator)
 
 
-def check_connections(connections: Sequence[Sequence[int]], augmenting_layers: int, anchor_layers: int) -> list[Connection]:
+def check_connections(
+    connections: Sequence[Sequence[int]], augmenting_layers: int, anchor_layers: int
+) -> list[Connection]:
     """`connections` as a list of pairs, each of them possible and none of them twice.
 
     Raises:
@@ -46,7 +48,7 @@ def check_connections(connections: Sequence[Sequence[int]], augmenting_layers: i
         pair = tuple(connection) if isinstance(connection, (list, tuple)) else (connection,)
         if len(pair) != 2 or not all(isinstance(layer, int) and not isinstance(layer, bool) for layer in pair):
             raise ConfigurationError(
-                f"Connection {connection!r} is not an (augmenting layer, anchor layer) pair of integers, such as (4, 6)."
+                f"Connection {connection!r} is no (augmenting layer, anchor layer) pair of integers, such as (4, 6)."
             )
         augmenting, anchor = pair
         for model, layer, depth in (("augmenting", augmenting, augmenting_layers), ("anchor", anchor, anchor_layers)):

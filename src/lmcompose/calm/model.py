@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
@@ -35,6 +35,7 @@ class CalmForCausalLM(ComposedModel):
         ConfigurationError: the configuration cannot be built.
     """
 
+    config: CalmConfig
     config_class = CalmConfig
     summary = "CALM: an anchor model that cross-attends to the hidden states of augmenting models (arXiv 2401.02412)."
 
@@ -49,11 +50,12 @@ class CalmForCausalLM(ComposedModel):
         super().__init__(config, members)
         self._anchor_slot = CallSlot()
         self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
-        width = config.references()[ANCHOR].hidden_size
+        references = config.references()
+        width = references[ANCHOR].hidden_size
         self.bridges = nn.ModuleDict()
         for name in config.augmenting_names():
             for pair in config.pairs(name):
-                bridge = Bridge(config.references()[name].hidden_size, width, config.num_heads, config.projection)
+                bridge = Bridge(references[name].hidden_size, width, config.num_heads or 1, config.projection)
                 bridge.reset_parameters(config.bridge_initializer_range, generator)
                 self.bridges[bridge_key(name, *pair)] = bridge.to(device=self.device, dtype=dtype)
         self._finish_init()
@@ -61,12 +63,16 @@ class CalmForCausalLM(ComposedModel):
     @property
     def anchor(self) -> PreTrainedModel:
         """The large general model, m_B."""
-        return self.members[ANCHOR]
+        return self.member(ANCHOR)
 
     @property
     def augmenting(self) -> dict[str, PreTrainedModel]:
         """The small specialised models, m_A, by name."""
-        return {name: self.members[name] for name in self.config.augmenting_names()}
+        return {name: self.member(name) for name in self.config.augmenting_names()}
+
+    def bridge(self, name: str, augmenting_layer: int, anchor_layer: int) -> Bridge:
+        """The bridge of one connection of the augmenting model `name`."""
+        return cast(Bridge, self.bridges[bridge_key(name, augmenting_layer, anchor_layer)])
 
     def _hook_members(self) -> list[Any]:
         handles = []
@@ -84,13 +90,13 @@ class CalmForCausalLM(ComposedModel):
 
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
@@ -140,7 +146,7 @@ class CalmForCausalLM(ComposedModel):
         write = _leave_alone if self._disabled else self._writer(inputs, composed)
         with self._anchor_slot.during(write):
             output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
-        logits = _kept(output.logits, logits_to_keep, input_ids.shape[1])
+        logits = _kept(cast(torch.Tensor, output.logits), logits_to_keep, input_ids.shape[1])
         loss = None
         if labels is not None:
             loss = self.loss_function(
@@ -155,7 +161,9 @@ class CalmForCausalLM(ComposedModel):
         )
         return result if return_dict is not False else result.to_tuple()
 
-    def _writer(self, inputs: dict[str, Any], cache: ComposedCache | None) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    def _writer(
+        self, inputs: dict[str, Any], cache: ComposedCache | None
+    ) -> Callable[[int, torch.Tensor], torch.Tensor]:
         """Run the augmenting models; returns what this pass does at each connected anchor layer."""
         names = list(self.augmenting)
         if cache is not None and not cache.is_compileable:
@@ -170,7 +178,7 @@ class CalmForCausalLM(ComposedModel):
                 for index, (augmenting_layer, anchor_layer) in enumerate(self.config.pairs(name)):
                     if anchor_layer != layer:
                         continue
-                    bridge = self.bridges[bridge_key(name, augmenting_layer, anchor_layer)]
+                    bridge = self.bridge(name, augmenting_layer, anchor_layer)
                     key, value = bridge.key_value(states[name][augmenting_layer])
                     if cache is not None:
                         key, value = cache.bridges[name].update(key, value, index)
@@ -191,7 +199,7 @@ class CalmForCausalLM(ComposedModel):
             states[layer] = hidden_states
             return hidden_states
 
-        model = self.members[name]
+        model = self.member(name)
         moved = {
             key: value.to(model.device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()
         }
@@ -202,7 +210,7 @@ class CalmForCausalLM(ComposedModel):
     def _bridge_mask(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> torch.Tensor | None:
         """The causal and padding mask of all bridges to one augmenting model, in the form the attention takes."""
         batch, new = inputs["input_ids"].shape
-        dtype = next(iter(self.bridges.values())).dtype
+        dtype = self.bridge(name, *self.config.pairs(name)[0]).dtype
         return create_causal_mask(
             config=self.config,
             inputs_embeds=torch.empty((batch, new, 0), dtype=dtype, device=self.device),
@@ -216,7 +224,7 @@ class CalmForCausalLM(ComposedModel):
         return {"Connections (augmenting layer, anchor layer)": built, **super()._card_details()}
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # members in place of a checkpoint's own options
         cls,
         pretrained_model_name_or_path: str | Path,
         *,
