@@ -63,10 +63,18 @@ def kv_figure(result: Result, path: str | Path) -> Path:
                     _bar(axes, place, width * 0.9, results[name][task], COLOURS.get(name, GREY), avoid=published)
             axes.bar([0], [0], color=COLOURS.get(name, GREY), label=_label(name))
         if diamonds:
+            places, heights = zip(*diamonds, strict=True)
             axes.scatter(
-                *zip(*diamonds, strict=True),
-                marker="D", s=24, color="white", edgecolor=INK, zorder=5, clip_on=False, label="the paper's",
-            )  # fmt: skip
+                places,
+                heights,
+                marker="D",
+                s=24,
+                color="white",
+                edgecolor=INK,
+                zorder=5,
+                clip_on=False,
+                label="the paper's",
+            )
         axes.set_xticks(range(len(KV_TASKS)), list(KV_TASKS.values()))
         axes.tick_params(axis="x", length=0, pad=7)
         axes.set_ylim(0, 109)

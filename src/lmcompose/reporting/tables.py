@@ -190,9 +190,9 @@ def train_grid(result: Result) -> Grid:
     rows.append(["CALM over LoRA", "", *(f"{ratio:.2f}" for ratio in ratios)])
     return Grid(
         f"One training step, {result['batch']} x {result['length']} tokens, {result['dtype']} members",
-        ["", "trained parameters", "seconds", "peak memory, MiB", "of that, the step"],
+        ["", "trained", "seconds", "peak, MiB", "step, MiB"],
         rows,
-        notes=["Memory of a process that does nothing else; the step: what it adds to the loaded models.",
+        notes=["trained: parameters. peak: of a process that does nothing else; step: what a step adds to the loaded models.",
                *_machine_note(result)],
         strong=[2],
     )  # fmt: skip
