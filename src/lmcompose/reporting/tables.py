@@ -192,8 +192,8 @@ def train_grid(result: Result) -> Grid:
         f"One training step, {result['batch']} x {result['length']} tokens, {result['dtype']} members",
         ["", "trained", "seconds", "peak, MiB", "step, MiB"],
         rows,
-        notes=["trained: parameters. peak: of a process that does nothing else; step: what a step adds to the loaded models.",
-               *_machine_note(result)],
+        notes=["trained: parameters; peak: memory of a process that does nothing else;",
+               "step: what a training step adds to the loaded models.", *_machine_note(result)],
         strong=[2],
     )  # fmt: skip
 
