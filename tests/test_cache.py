@@ -1,0 +1,80 @@
+"""The flat cache: one list of layers, views that share them, and refusals."""
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
+from lmcompose.errors import CacheError
+from tests.tiny import tiny_config
+
+
+def states(length: int, fill: float = 0.0, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.full((rows, 2, length, 4), fill), torch.full((rows, 2, length, 4), fill)
+
+
+def composed(max_cache_len: int | None = None) -> ComposedCache:
+    members = {name: member_cache(tiny_config("llama"), max_cache_len) for name in ("anchor", "augmenting")}
+    return ComposedCache(members, {"augmenting": 2}, max_cache_len)
+
+
+def test_layers_are_the_members_and_then_the_bridges() -> None:
+    cache = composed()
+    assert len(cache) == 3 + 3 + 2
+    assert cache.layers[0] is cache.members["anchor"].layers[0]
+    assert cache.layers[4] is cache.members["augmenting"].layers[1]
+    assert cache.layers[7] is cache.bridges["augmenting"].layers[1]
+
+
+def test_operations_on_the_whole_reach_every_view() -> None:
+    cache = composed()
+    for view in (*cache.members.values(), *cache.bridges.values()):
+        for index in range(len(view)):
+            view.update(*states(5, rows=2), index)
+    cache.layers[7].keys[1] = 1.0
+    assert cache.get_seq_length() == 5
+    cache.crop(-2)
+    assert cache.lengths() == {"anchor": 3, "augmenting": 3}
+    assert cache.bridges["augmenting"].get_seq_length(1) == 3
+    cache.reorder_cache(torch.tensor([1, 0]))
+    assert cache.bridges["augmenting"].layers[1].keys[0].unique().tolist() == [1.0]
+    cache.batch_repeat_interleave(2)
+    assert all(layer.keys.shape[0] == 4 for layer in cache.layers)
+    cache.reset()
+    assert cache.get_seq_length() == 0
+
+
+def test_static_layers_have_their_length_in_every_view() -> None:
+    cache = composed(max_cache_len=16)
+    assert cache.is_compileable
+    assert cache.get_max_length() == 16
+    assert not composed().is_compileable
+
+
+def test_a_member_that_is_a_composition_nests() -> None:
+    outer = ComposedCache({"base": composed(), "expert": member_cache(tiny_config("llama"))})
+    assert len(outer) == 8 + 3
+    assert outer.layers[7] is outer.members["base"].layers[7]
+
+
+def test_members_out_of_step_are_refused() -> None:
+    cache = composed()
+    cache.members["anchor"].update(*states(4), 0)
+    with pytest.raises(CacheError, match=r"4 positions of 'anchor'.*'augmenting': 0.*empty cache"):
+        cache.check_in_step(["augmenting"])
+
+
+def test_an_empty_cache_is_adopted_and_fills_up_in_the_callers_hands() -> None:
+    mine, cache = DynamicCache(), composed()
+    assert adopted_cache(mine) is None
+    assert adopt(mine, cache) is cache
+    cache.members["anchor"].update(*states(3), 0)
+    assert mine.get_seq_length() == 3
+    assert adopted_cache(mine) is cache
+
+
+def test_a_filled_cache_is_not_adopted() -> None:
+    mine = DynamicCache()
+    mine.update(*states(3), 0)
+    with pytest.raises(CacheError, match="already holds 3 positions"):
+        adopt(mine, composed())
