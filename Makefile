@@ -17,7 +17,7 @@ else
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.installed
 endif
-LMCOMPOSE := $(PYTHON) -m lmcompose.cli.main
+LMCOMPOSE := $(PYTHON) -m lmcompose
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PYTHON) -m pytest
 
 # The first python on this machine that is new enough and can make an environment. Each candidate is run, since a

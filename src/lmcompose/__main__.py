@@ -1,0 +1,6 @@
+"""`python -m lmcompose` is the `lmcompose` command."""
+
+from lmcompose.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,32 @@
+"""How verbs print: tables for a person, JSON for a script, and no chatter from the libraries below."""
+
+import json
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console, RenderableType
+
+PIPED_WIDTH = 140
+
+
+def show(*renderables: RenderableType) -> None:
+    """Print on stdout; a pipe gets lines wide enough for the tables."""
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def show_json(value: Any, *, lines: bool = False) -> None:
+    """Print a value as JSON on stdout: indented, or as one line."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=None if lines else 2, default=str))
+
+
+def quiet_libraries() -> None:
+    """Keep the progress bars and advice of other libraries out of a verb's output; errors still come through."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    hub_logging.set_verbosity_error()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
