@@ -33,6 +33,12 @@ class ComposedCache(Cache):
         views = [*self.members.values(), *self.bridges.values()]
         super().__init__(layers=[layer for view in views for layer in view.layers])
 
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
+        for layer in self.layers:
+            if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
+                layer.crop(tokens_to_remove)
+
     @property
     def leader(self) -> str:
         """The name of the member whose length counts."""

@@ -15,10 +15,8 @@ def test_equal_tokenizers_pass() -> None:
 def test_differences_are_named_in_the_order_of_ids() -> None:
     other = tiny_tokenizer()
     other.add_tokens(["later", "last"])
-    assert vocabulary_differences(tiny_tokenizer(), other) == [
-        "'later' is missing and id 97",
-        "'last' is missing and id 98",
-    ]
+    expected = ["'later' is missing and id 97", "'last' is missing and id 98"]
+    assert vocabulary_differences(tiny_tokenizer(), other) == expected
     with pytest.raises(TokenizerMismatchError, match=r"'a' and 'b'.*'later' is missing and id 97"):
         check_same_tokenizer(tiny_tokenizer(), other, "a", "b")
 
