@@ -12,10 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: the full matrix; `make test` leaves it out, `make test-all` runs it")
-    torch.set_num_threads(1)
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
