@@ -2,10 +2,12 @@
 
 import json
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -52,10 +54,12 @@ tags:
 - lmcompose
 - {{ model_type }}
 - model-composition
+{%- if on_hub %}
 base_model:
-{%- for member in members.values() %}
-- {{ member.name_or_path }}
+{%- for name in on_hub %}
+- {{ name }}
 {%- endfor %}
+{%- endif %}
 ---
 
 # {{ title }}
@@ -90,6 +94,11 @@ tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
 )
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a member's name means the same to everybody: `owner/name`, and no folder here."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
+
+
 def model_card(
     *,
     folder: str,
@@ -107,6 +116,7 @@ def model_card(
     """
     sections = {heading: json.dumps(body, indent=2, default=str) for heading, body in details.items() if body}
     return CARD.render(
+        on_hub=[member.name_or_path for member in members.values() if is_hub_id(member.name_or_path)],
         folder=folder,
         title=folder,
         model_type=model_type,

@@ -6,6 +6,8 @@ anchor go unharmed. How members are combined is the business of its subclasses.
 
 import contextlib
 import copy
+import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -25,7 +27,7 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 from lmcompose import architecture
 from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
-from lmcompose.card import model_card, versions
+from lmcompose.card import is_hub_id, model_card, versions
 from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
 from lmcompose.errors import CacheError, ConfigurationError
 from lmcompose.loading import Member, Source
@@ -36,6 +38,7 @@ from lmcompose.saved import (
     put_tensors,
     read_config,
     read_tensors,
+    upload,
     write_saved,
 )
 
@@ -301,6 +304,27 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         write_saved(target, tensors, config, self.generation_config, self.tokenizer, card)
         if push_to_hub:
             self.push_to_hub(kwargs.pop("repo_id", target.name), **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+        """Upload the composition parameters and their card to the hub; returns the commit's address.
+
+        Args:
+            kwargs: `private`, `token`, `revision`, `commit_message`, `commit_description`, `create_pr`.
+        """
+        local = [
+            member.name_or_path for member in self.config.references().values() if not is_hub_id(member.name_or_path)
+        ]
+        if local:
+            warnings.warn(
+                f"{local} are folders of this machine: whoever loads '{repo_id}' must name the members themselves, "
+                "lmcompose.load(..., anchor=..., augmenting=...). Push the members first and compose their hub ids.",
+                stacklevel=2,
+            )
+        kwargs.setdefault("commit_message", "Upload composition")
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / repo_id.rsplit("/", 1)[-1]
+            self.save_pretrained(target)
+            return upload(target, repo_id, **kwargs)
 
     def _model_card(self, folder: str) -> str:
         return model_card(

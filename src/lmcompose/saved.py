@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
@@ -80,6 +81,19 @@ def write_saved(
             f"'{target}' could not be written: {error}. What was there before is untouched; free some space or "
             "choose another folder, and save again."
         ) from error
+
+
+def upload(
+    folder: Path, repo_id: str, *, private: bool | None = None, token: str | bool | None = None, **commit: Any
+) -> str:
+    """Create a hub repository where there is none and upload a saved folder to it; returns the commit's address.
+
+    Args:
+        commit: `revision`, `commit_message`, `commit_description`, `create_pr`, as `huggingface_hub` takes them.
+    """
+    api = HfApi()
+    repo = api.create_repo(repo_id, private=private, token=token, exist_ok=True).repo_id
+    return str(api.upload_folder(repo_id=repo, folder_path=folder, token=token, **commit))
 
 
 def read_config(config_class: type[ComposedConfig], saved: str, revision: str | None = None) -> ComposedConfig:
