@@ -34,10 +34,10 @@ class StandInHub(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self._answer({"id": "me/composed", "sha": "0" * 40, "siblings": []})
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         server: Any = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         server.tokens.add(self.headers.get("Authorization"))
