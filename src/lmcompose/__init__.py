@@ -6,18 +6,39 @@
 After `import lmcompose`, a saved composition also loads by `AutoModelForCausalLM.from_pretrained(folder)`.
 """
 
+import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModelForCausalLM
+if TYPE_CHECKING:
+    from lmcompose.calm.compose import compose, plan_composition
+    from lmcompose.calm.config import CalmConfig
+    from lmcompose.calm.model import CalmForCausalLM
 
-from lmcompose.calm.compose import compose, plan_composition
-from lmcompose.calm.config import CalmConfig
-from lmcompose.calm.model import CalmForCausalLM
+    load = CalmForCausalLM.from_pretrained
 
-AutoConfig.register(CalmConfig.model_type, CalmConfig, exist_ok=True)
-AutoModelForCausalLM.register(CalmConfig, CalmForCausalLM, exist_ok=True)
+_HOMES = {
+    "CalmConfig": "lmcompose.calm.config",
+    "CalmForCausalLM": "lmcompose.calm.model",
+    "compose": "lmcompose.calm.compose",
+    "plan_composition": "lmcompose.calm.compose",
+}
 
-load = CalmForCausalLM.from_pretrained
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        return __getattr__("CalmForCausalLM").from_pretrained
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'lmcompose' has no attribute '{name}'")
+
+
+# transformers takes seconds to import. The `lmcompose` command answers --help at once and imports models when a verb
+# needs them; everyone else has the Auto classes registered from the start.
+if Path(sys.argv[0] if sys.argv else "").name != "lmcompose":
+    import_module("lmcompose.calm.model")
 
 try:
     __version__ = version("lmcompose")

@@ -19,6 +19,21 @@ from tests.tiny import save_tiny
 
 Run = Callable[..., Result]
 
+RECIPE = """\
+anchor: {anchor}
+augmenting:
+  domain: {augmenting}
+connections: [[1, 2]]
+data:
+  - path: data.txt
+training:
+  steps: 3
+  batch_size: 2
+  max_length: 16
+  log_every: 1
+output: out
+"""
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -58,6 +73,14 @@ def run() -> Run:
     return call
 
 
+@pytest.fixture
+def recipe(saved: Saved, tmp_path: Path) -> Path:
+    (tmp_path / "data.txt").write_text("".join(f"w{i} w{i + 1} w{i + 2} w{i + 3}\n" for i in range(12)))
+    file = tmp_path / "recipe.yaml"
+    file.write_text(RECIPE.format(**vars(saved)))
+    return file
+
+
 def one_line(result: Result) -> str:
     """The error of a failed call: one line on stderr, nothing on stdout."""
     assert result.stdout == ""
@@ -67,11 +90,12 @@ def one_line(result: Result) -> str:
 
 
 def process(*arguments: object, **options: object) -> subprocess.Popen[str]:
-    """Start `lmcompose` as a process of its own, from this source tree."""
+    """Start `lmcompose` as a process of its own, from this source tree, as the installed console script does."""
+    script = "import sys; sys.argv[0] = 'bin/lmcompose'; from lmcompose.cli.main import run; run()"
     source = Path(__file__).parents[2] / "src"
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "lmcompose", *map(str, arguments)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         env=environment,
         text=True,
         **options,  # type: ignore[call-overload]

@@ -76,6 +76,10 @@ def test_chat_uses_the_anchors_template(run: Run, saved: Saved, model: CalmForCa
     answer = json.loads(generate(run, saved, "--batch", file, "--json"))
     assert answer["text"] == text
     assert answer["prompt"] == [{"role": "user", "content": "w1 w2"}]
+    # Chats and plain prompts can stand in one file, and run in one batch.
+    file.write_text(file.read_text() + json.dumps({"prompt": PROMPTS[0]}) + "\n")
+    answers = [json.loads(line) for line in generate(run, saved, "--batch", file, "--json").splitlines()]
+    assert [answer["text"] for answer in answers] == [text, expected(model, PROMPTS[0])]
 
 
 def test_members_that_have_moved(run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path) -> None:
@@ -109,7 +113,6 @@ def test_bad_input(run: Run, saved: Saved, arguments: list[str], code: int, mess
     [
         ("{'prompt'", ", line 2 is not JSON."),
         ('{"text": "w1"}', ", line 2 has neither 'prompt' (a text) nor 'messages' (a list)."),
-        ('{"messages": [{"role": "user", "content": "w1"}]}', "either all lines have 'messages' or none"),
     ],
 )
 def test_a_bad_batch_file(run: Run, saved: Saved, tmp_path: Path, text: str, message: str) -> None:

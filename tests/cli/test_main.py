@@ -4,6 +4,8 @@ import os
 import pty
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -73,11 +75,40 @@ def test_an_unexpected_error_is_one_line_too(run: Run, monkeypatch: pytest.Monke
     assert one_line(result).startswith("RuntimeError: first line second line (unexpected; run")
 
 
-def test_a_real_process(saved: Saved) -> None:
+def test_real_processes(saved: Saved, recipe: Path) -> None:
+    """Each verb that reads a model, from a start where nothing is imported yet."""
+    for arguments in (
+        ["inspect", saved.folder],
+        ["overhead", saved.augmenting, saved.anchor],
+        ["train", recipe, "--dry-run"],
+    ):
+        command = process(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        output, errors = command.communicate(timeout=120)
+        assert (command.returncode, errors) == (0, "")
+        assert output
     command = process("generate", saved.folder, "w1 w2 w3", "--max-new-tokens", 5, stdout=subprocess.PIPE)
     output, _ = command.communicate(timeout=120)
     assert command.returncode == 0
     assert len(output.split()) in range(1, 6)
+
+
+def test_the_help_comes_before_anything_heavy_is_imported() -> None:
+    script = """
+import sys
+sys.argv = ["bin/lmcompose", "--help"]  # as the console script
+from lmcompose.cli.main import run
+try:
+    run()
+except SystemExit as stop:
+    assert stop.code == 0
+assert not {"torch", "transformers"} & set(sys.modules)
+import lmcompose
+assert callable(lmcompose.compose)  # what was put off is there when it is asked for
+"""
+    source = Path(__file__).parents[2] / "src"
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(source)}, timeout=120
+    )
 
 
 def test_control_c_ends_with_130(saved: Saved) -> None:

@@ -5,30 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, Saved, one_line
-
-RECIPE = """\
-anchor: {anchor}
-augmenting:
-  domain: {augmenting}
-connections: [[1, 2]]
-data:
-  - path: data.txt
-training:
-  steps: 3
-  batch_size: 2
-  max_length: 16
-  log_every: 1
-output: out
-"""
-
-
-@pytest.fixture
-def recipe(saved: Saved, tmp_path: Path) -> Path:
-    (tmp_path / "data.txt").write_text("".join(f"w{i} w{i + 1} w{i + 2} w{i + 3}\n" for i in range(12)))
-    file = tmp_path / "recipe.yaml"
-    file.write_text(RECIPE.format(**vars(saved)))
-    return file
+from tests.cli.conftest import Run, one_line
 
 
 def test_a_dry_run_writes_nothing(run: Run, recipe: Path) -> None:

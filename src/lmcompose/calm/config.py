@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from transformers import AutoConfig
+
 from lmcompose.calm.bridge import PROJECTIONS
 from lmcompose.calm.connections import Connection, check_connections
 from lmcompose.errors import ConfigurationError, nearest
@@ -80,3 +82,6 @@ def check_name(name: str) -> None:
 def describe_members(references: dict[str, MemberReference]) -> dict[str, dict[str, Any]]:
     """References as plain values, in their order."""
     return {role: reference.to_dict() for role, reference in references.items()}
+
+
+AutoConfig.register(CalmConfig.model_type, CalmConfig, exist_ok=True)

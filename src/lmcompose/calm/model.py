@@ -6,7 +6,7 @@ from typing import Any, Self, cast
 
 import torch
 from torch import nn
-from transformers import Cache, PreTrainedModel
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -270,3 +270,6 @@ def _kept(logits: torch.Tensor, logits_to_keep: int | torch.Tensor, length: int)
     if isinstance(logits_to_keep, int):
         return logits[:, -logits_to_keep:] if logits_to_keep else logits
     return logits[:, logits_to_keep] if logits.shape[1] == length != len(logits_to_keep) else logits
+
+
+AutoModelForCausalLM.register(CalmConfig, CalmForCausalLM, exist_ok=True)

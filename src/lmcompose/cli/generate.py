@@ -165,28 +165,31 @@ def _encode(
     composition: "ComposedModel", tokenizer: "PreTrainedTokenizerBase", prompts: list[Prompt]
 ) -> dict[str, Any]:
     """Left-padded `input_ids` and `attention_mask` [prompts, longest] of texts, or of chats, on the model's device."""
-    texts = [prompt.written for prompt in prompts]
-    templated = prompts[0].messages is not None
-    if any((prompt.messages is not None) != templated for prompt in prompts):
-        raise DataError("--batch: either all lines have 'messages' or none; use --chat to make chats of prompts.")
-    if templated:
-        if tokenizer.chat_template is None:
-            raise ConfigurationError("The anchor's tokenizer has no chat template. Leave out --chat.")
-        texts = [
-            str(tokenizer.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True))
-            for prompt in prompts
-        ]
-    encoded = tokenizer(
-        texts,
-        return_tensors="pt",
-        padding=len(texts) > 1,
-        padding_side="left",
-        add_special_tokens=not templated,  # a chat template writes its own
-        return_token_type_ids=False,
-    )
-    if encoded["input_ids"].shape[1] == 0:
-        raise ConfigurationError("The prompt has no tokens for this model's tokenizer. Give a longer text.")
+    import torch
+
+    rows = [_token_ids(tokenizer, prompt) for prompt in prompts]
+    if len(rows) == 1:  # needs no padding token
+        ids = torch.tensor(rows)
+        encoded = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    else:
+        padded = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
+        encoded = {name: padded[name] for name in ("input_ids", "attention_mask")}
     return {name: tensor.to(composition.device) for name, tensor in encoded.items()}
+
+
+def _token_ids(tokenizer: "PreTrainedTokenizerBase", prompt: Prompt) -> list[int]:
+    if prompt.messages is None:
+        ids = tokenizer(prompt.written)["input_ids"]
+    elif tokenizer.chat_template is None:
+        raise ConfigurationError(
+            "The anchor's tokenizer has no chat template. Leave out --chat, and give prompts as text."
+        )
+    else:
+        text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # a chat template writes its own
+    if not ids:
+        raise ConfigurationError("A prompt has no tokens for this model's tokenizer. Give a longer text.")
+    return list(ids)
 
 
 def _stream(
@@ -194,7 +197,7 @@ def _stream(
 ) -> None:
     from transformers import TextStreamer
 
-    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)  # type: ignore[arg-type]
+    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     composition.generate(**_encode(composition, tokenizer, [prompt]), streamer=streamer, **options)
 
 
