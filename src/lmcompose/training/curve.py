@@ -24,7 +24,8 @@ def loss_curve(log_history: Iterable[Mapping[str, Any]]) -> Curve:
         if "loss" in entry:
             train[entry["step"]] = _chosen(entry, _TRAIN_FIELDS)
         if "eval_loss" in entry:
-            validation[entry["step"]] = _chosen(entry, _EVAL_FIELDS)
+            # The first, since after the run the parameters in place may be those of an earlier step.
+            validation.setdefault(entry["step"], _chosen(entry, _EVAL_FIELDS))
     return {
         "train": [train[step] for step in sorted(train)],
         "validation": [validation[step] for step in sorted(validation)],
@@ -54,10 +55,8 @@ def _draw(curve: Curve, picture: Path, title: str) -> None:
     for name, label, style in (("train", "training", "-"), ("validation", "validation", "o-")):
         points = curve[name]
         if points:
-            marker = {"marker": "."} if len(points) == 1 else {}
-            axes.plot(
-                [p["step"] for p in points], [p["loss"] for p in points], style, label=label, lw=1.4, ms=4, **marker
-            )
+            style = "." if len(points) == 1 else style
+            axes.plot([p["step"] for p in points], [p["loss"] for p in points], style, label=label, lw=1.4, ms=4)
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("loss (nats per learned token)")
     axes.set_title(title, loc="left", fontsize=10)

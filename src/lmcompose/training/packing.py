@@ -129,16 +129,19 @@ def check_packing(members: dict[str, PreTrainedModel]) -> None:
 
 
 def _packing_fault(member: PreTrainedModel, length: int = 7) -> str | None:
-    device = member.get_input_embeddings().weight.device
+    embeddings: Any = member.get_input_embeddings()
+    device = embeddings.weight.device
     generator = torch.Generator().manual_seed(0)
-    vocabulary = min(text_config(member).vocab_size, member.get_input_embeddings().num_embeddings)
+    vocabulary = min(text_config(member).vocab_size, embeddings.num_embeddings)
     first, other, second = torch.randint(1, vocabulary, (3, 2, length), generator=generator).to(device)
     alone = torch.arange(length, device=device).expand(2, -1)
     packed = torch.cat([alone, alone], dim=1)
 
     def logits(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         inputs: dict[str, Any] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
-        return run_with_head(member, **inputs).logits[:, -length:].float()
+        output: Any = run_with_head(member, **inputs)
+        result: torch.Tensor = output.logits[:, -length:].float()
+        return result
 
     after_first = logits(torch.cat([first, second], dim=1), packed)
     after_other = logits(torch.cat([other, second], dim=1), packed)

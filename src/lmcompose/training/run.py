@@ -135,6 +135,8 @@ def _run(
                 stop.exit_code,
             )
         validation_loss = trainer.evaluate()["eval_loss"] if data.validation is not None else None
+        if not recipe.training.early_stopping:  # which may have put back an earlier step's parameters
+            curve = loss_curve(trainer.state.log_history)
         results = {
             "steps": trainer.state.global_step,
             "epochs": data.epochs * trainer.state.global_step / data.steps,

@@ -140,8 +140,8 @@ def _csv(path: Path) -> Iterator[Record]:
 
 
 def _parquet(path: Path) -> Iterator[Record]:
-    import pyarrow
-    import pyarrow.parquet
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
 
     try:
         file = pyarrow.parquet.ParquetFile(path)

@@ -83,7 +83,8 @@ class CalmTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**inputs).logits
+            # Without a cache, since transformers looks for packed documents only where there is none.
+            logits = model(**inputs, use_cache=False).logits
         sums, counts = row_losses(logits, labels)
         return None, sums, counts
 

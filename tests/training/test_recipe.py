@@ -1,0 +1,82 @@
+"""A training recipe is refused for every mistake that can be seen in it alone, with its line and the nearest key."""
+
+from pathlib import Path
+
+import pytest
+
+from lmcompose.errors import RecipeError
+from lmcompose.recipe import read_recipe
+from lmcompose.training.recipe import TrainingRecipe
+
+GOOD = """\
+anchor: big
+augmenting: small
+data:
+  - path: facts.jsonl
+training:
+  steps: 10
+output: out
+"""
+
+
+def read(text: str) -> TrainingRecipe:
+    return read_recipe(text, TrainingRecipe)
+
+
+def test_the_shortest_recipe_is_filled_with_the_papers_defaults() -> None:
+    recipe = read(GOOD)
+    assert (recipe.every, recipe.projection, recipe.bridge_dtype, recipe.dtype) == (4, "linear", "float32", "auto")
+    assert recipe.augmenting_sources() == {"augmenting": "small"}
+    assert recipe.data[0].kind == "text"
+
+
+def test_several_augmenting_models_with_connections_of_their_own() -> None:
+    several = "augmenting: {code: c, law: l}\nconnections:\n  code: [[1, 2], [0, 0]]\n  law: [[3, 4]]"
+    recipe = read(GOOD.replace("augmenting: small", several))
+    assert recipe.augmenting_sources() == {"code": "c", "law": "l"}
+    assert recipe.connections == {"code": [(1, 2), (0, 0)], "law": [(3, 4)]}
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "message"),
+    [
+        ("anchor: big", "anchr: big", r"line 1: unknown key 'anchr'\. Did you mean 'anchor'\?"),
+        ("steps: 10", "stepps: 10", r"line 6: unknown key 'stepps'.*Did you mean 'steps'"),
+        ("- path: facts.jsonl", "- pth: facts.jsonl", r"line 4: unknown key 'pth'.*Did you mean 'path'"),
+        ("steps: 10", "steps: ten", r"line 6: 'training.steps' must be a valid integer"),
+        ("steps: 10", "steps: 0", r"line 6: .*steps"),
+        ("steps: 10", "steps: 10\n  epochs: 2", "either 'steps' or 'epochs'"),
+        ("steps: 10", "packing: true", "either 'steps' or 'epochs'"),
+        ("steps: 10", "steps: 10\n  batch_size: 6\n  gradient_accumulation: 4", "choose a divisor"),
+        ("steps: 10", "steps: 10\n  learning_rate: .nan", "learning_rate"),
+        ("steps: 10", "steps: 10\n  early_stopping: {patience: 2}", "needs a 'validation' section"),
+        ("steps: 10", "steps: 10\n  eval_every: 2", "needs a 'validation' section"),
+        ("path: facts.jsonl", "path: facts.jsonl\n    dataset: squad", "either 'path'"),
+        ("path: facts.jsonl", "path: facts.jsonl\n    kind: chta", r"Did you mean 'chat'"),
+        ("path: facts.jsonl", "path: facts.jsonl\n    columns: {txt: body}", r"Did you mean 'text'"),
+        ("path: facts.jsonl", "path: facts.jsonl\n    kind: chat\n    long_examples: split", "cuts an answer"),
+        ("path: facts.jsonl", "path: a.txt\n    weight: 2\n  - path: b.txt", "all sources a weight"),
+        ("output: out", "output: out\nvalidation: {}", "either 'fraction' or 'data'"),
+        ("output: out", "output: out\nrevisions: {anchro: main}", r"Did you mean 'anchor'"),
+        ("output: out", "", "missing key 'output'"),
+    ],
+)
+def test_a_mistake_is_named(was: str, becomes: str, message: str) -> None:
+    assert was in GOOD
+    with pytest.raises(RecipeError, match=message):
+        read(GOOD.replace(was, becomes))
+
+
+def test_early_stopping_needs_checkpoints_that_were_evaluated() -> None:
+    text = GOOD.replace("steps: 10", "steps: 10\n  early_stopping: {}\n  eval_every: 4\n  save_every: 6")
+    with pytest.raises(RecipeError, match="multiple of eval_every"):
+        read(text + "validation: {fraction: 0.1}\n")
+
+
+@pytest.mark.parametrize("recipe", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_that_is_shipped_is_valid_and_says_what_to_expect(recipe: Path) -> None:
+    header = "".join(line for line in recipe.read_text().splitlines(keepends=True) if line.startswith("#"))
+    assert f"lmcompose train recipes/{recipe.name}" in header
+    assert "Time:" in header
+    assert "Expect:" in header
+    read_recipe(recipe, TrainingRecipe)
