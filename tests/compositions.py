@@ -34,7 +34,9 @@ def pair_params(names: Iterable[str] = PAIRS) -> list[Any]:
     ]
 
 
-def anchor_of(pair: Pair, dtype: torch.dtype = torch.float32, attn_implementation: str | None = None) -> PreTrainedModel:
+def anchor_of(
+    pair: Pair, dtype: torch.dtype = torch.float32, attn_implementation: str | None = None
+) -> PreTrainedModel:
     """A fresh anchor of the pair, frozen: every call gives the same weights.
 
     Frozen, since torch's matmul folds a strided batch into one matrix or not by whether a weight wants a gradient, and

@@ -1,4 +1,4 @@
-"""Shared fixtures. Tests run offline, on one thread (two busy cores run two threads slower than one), and repeatably."""
+"""Shared fixtures. Tests run offline, repeatably, and on one thread: on two busy cores two threads are slower."""
 
 from __future__ import annotations
 

@@ -235,7 +235,9 @@ DEFAULT_PAIRS = (
 """The pairs of ``make test``; the others are marked slow and run in ``make test-all``."""
 
 
-def tiny_model(arch: str, seed: int = 0, *, attn_implementation: str | None = None, **overrides: Any) -> PreTrainedModel:
+def tiny_model(
+    arch: str, seed: int = 0, *, attn_implementation: str | None = None, **overrides: Any
+) -> PreTrainedModel:
     """A tiny random causal language model in eval mode, fp32, on the CPU.
 
     Args:

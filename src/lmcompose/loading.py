@@ -87,6 +87,24 @@ class Member:
     reference: MemberReference
 
 
+def unwrapped(source: Any, role: str = "member") -> Source:
+    """`source` with a PEFT wrapper taken off its live model; the adapted layers stay inside and in use.
+
+    Raises:
+        MemberError: the wrapper adds virtual tokens (prompt learning), which live outside the model's layers.
+    """
+    if isinstance(source, tuple):
+        return unwrapped(source[0], role), source[1]  # type: ignore[return-value]
+    if not hasattr(source, "get_base_model"):
+        return source
+    if source.active_peft_config.is_prompt_learning:
+        raise MemberError(
+            f"The {role} is a PEFT model with {source.active_peft_config.peft_type.value}, whose virtual tokens a "
+            "composition cannot see. Use adapters inside the layers, such as LoRA."
+        )
+    return source.get_base_model()
+
+
 def source_name(source: Source) -> str:
     """The name by which to speak of a source."""
     if isinstance(source, tuple):
@@ -104,6 +122,7 @@ def plan_member(
     Raises:
         MemberError: there is no such model, or it is not a decoder-only causal language model.
     """
+    source = unwrapped(source, role)
     name = source_name(source)
     if isinstance(source, tuple):
         source = source[0]
@@ -145,6 +164,7 @@ def load_member(
     Raises:
         MemberError: see `plan_member`; or the weights could not be read.
     """
+    source = unwrapped(source, role)
     reference = plan_member(source, role, revision, trust_remote_code)
     if isinstance(source, tuple):
         model, tokenizer = source
@@ -210,7 +230,8 @@ def license_of(name: str) -> str | None:
 def fingerprint(model: PreTrainedModel) -> dict[str, list[float]]:
     """Two values each of a few weight matrices, by name: they tell another training run of the same shape apart.
 
-    Quantised weights are passed over, since their numbers are not those of the model they were made from.
+    Quantised weights are passed over, since their numbers are not those of the model they were made from. Adapters
+    (PEFT) count and are summed up, so that a model with them is told from the bare one.
     """
     matrices = [
         (name, parameter)
@@ -223,7 +244,19 @@ def fingerprint(model: PreTrainedModel) -> dict[str, list[float]]:
         flat = parameter.detach().reshape(-1)
         places = torch.tensor([len(flat) // 3, 2 * len(flat) // 3], device=flat.device)
         sampled[name] = [float(value) for value in flat[places].float().cpu()]
+    sampled["adapters"] = _adapter_sums(model)
     return sampled
+
+
+def _adapter_sums(model: PreTrainedModel) -> list[float]:
+    """How many layers PEFT adapts, and the sum of the sizes of the adapters' values."""
+    adapted = [module for module in model.modules() if hasattr(module, "base_layer")]
+    total = 0.0
+    for module in adapted:
+        for name, parameter in module.named_parameters():
+            if not name.startswith("base_layer.") and parameter.device.type != "meta":
+                total += float(parameter.detach().float().abs().sum())
+    return [float(len(adapted)), total]
 
 
 def same_weights(saved: dict[str, list[float]], found: dict[str, list[float]]) -> bool:

@@ -135,9 +135,7 @@ def test_assisted_decoding_and_prompt_lookup(composed: Composed) -> None:
     _assert_same(composed.generate(row, assistant_model=assistant), expected)
     _assert_same(composed.generate(row, prompt_lookup_num_tokens=3), expected)
     with composed.model.disable():
-        _assert_same(
-            composed.generate(row, prompt_lookup_num_tokens=3), composed.generate(row, use_cache=False)
-        )
+        _assert_same(composed.generate(row, prompt_lookup_num_tokens=3), composed.generate(row, use_cache=False))
 
 
 def test_every_decoded_token_passes_once_through_both_models() -> None:

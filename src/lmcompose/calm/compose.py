@@ -11,7 +11,7 @@ from lmcompose.calm.config import ANCHOR, CalmConfig, check_name, describe_membe
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import MemberReference, Source, load_member, plan_member, read_tokenizer
+from lmcompose.loading import MemberReference, Source, load_member, plan_member, read_tokenizer, unwrapped
 
 Connections = Sequence[Sequence[int]]
 
@@ -123,7 +123,7 @@ def _by_role(anchor: Source, augmenting: Source | Mapping[str, Source]) -> dict[
         raise ConfigurationError("augmenting is empty: name at least one augmenting model.")
     for name in named:
         check_name(name)
-    return {ANCHOR: anchor, **named}
+    return {role: unwrapped(source, role) for role, source in {ANCHOR: anchor, **named}.items()}
 
 
 def _connections(
