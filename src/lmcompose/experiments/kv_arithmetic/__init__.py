@@ -1,0 +1,1 @@
+"""Key-value arithmetic: the CALM paper's section 4.1, from nothing, with no download."""
