@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmcompose import errors
+
 if TYPE_CHECKING:
     from lmcompose.calm.compose import compose, plan_composition
     from lmcompose.calm.config import CalmConfig
@@ -45,4 +47,4 @@ try:
 except PackageNotFoundError:  # a source tree that is on the path but not installed
     __version__ = "0.0.0"
 
-__all__ = ["CalmConfig", "CalmForCausalLM", "__version__", "compose", "load", "plan_composition"]
+__all__ = ["CalmConfig", "CalmForCausalLM", "__version__", "compose", "errors", "load", "plan_composition"]

@@ -63,6 +63,22 @@ def _parse(text: str, schema: type[Schema], name: str) -> Schema:
         raise RecipeError(_first_problem(error, root, schema, name)) from None
 
 
+def recipe_keys(schema: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
+    """Every key that a recipe may have: its (indented) name, its default or "required", and its description."""
+    yield from _keys_of(schema, "", {schema})
+
+
+def _keys_of(schema: type[BaseModel], indent: str, shown: set[type[BaseModel]]) -> Iterator[tuple[str, str, str]]:
+    for key, field in schema.model_fields.items():
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        value = "required" if field.is_required() else "" if default in (None, {}, []) else str(default)
+        yield f"{indent}{field.alias or key}:", value, field.description or ""
+        for model in _models_in(field.annotation):
+            if model not in shown:  # a part that occurs twice is written out where it occurs first
+                shown.add(model)
+                yield from _keys_of(model, indent + "  ", shown)
+
+
 # ------------------------------------------------------------------------------------------------------------- YAML
 
 

@@ -8,6 +8,14 @@ import pytest
 from tests.cli.conftest import Run, one_line
 
 
+def test_the_keys_of_a_recipe(run: Run) -> None:
+    lines = {line.split()[0]: line for line in run("train", "--keys").stdout.splitlines()}
+    assert "required" in lines["anchor:"]
+    assert "512" in lines["max_length:"]
+    assert "Tokens per row" in lines["max_length:"]
+    assert "[augmenting layer, anchor layer] pairs" in lines["connections:"]
+
+
 def test_a_dry_run_writes_nothing(run: Run, recipe: Path) -> None:
     result = run("train", recipe, "--dry-run")
     assert result.exit_code == 0, result.stderr

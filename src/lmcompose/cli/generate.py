@@ -77,10 +77,10 @@ def generate(
 
     Examples:
 
-      lmcompose generate runs/stories "Once upon a time"
-      cat question.txt | lmcompose generate runs/chat --chat --temperature 0.7
-      lmcompose generate runs/stories --batch prompts.txt --json > answers.jsonl
-      lmcompose generate runs/stories "Once" --member anchor=/where/it/is/now
+      lmcompose generate runs/stories/model "Once upon a time"
+      cat question.txt | lmcompose generate runs/chat/model --chat --temperature 0.7
+      lmcompose generate runs/stories/model --batch prompts.txt --json > answers.jsonl
+      lmcompose generate runs/stories/model "Once" --member anchor=/where/it/is/now
     """
     prompts = _read_prompts(prompt, batch, chat)
     composition = load_composition(model, member, dtype.value if dtype else None, device)

@@ -19,8 +19,8 @@ def inspect(
 
     Examples:
 
-      lmcompose inspect runs/stories
-      lmcompose inspect runs/stories --json | jq '.members.anchor.revision'
+      lmcompose inspect runs/stories/model
+      lmcompose inspect runs/stories/model --json | jq '.members.anchor.revision'
     """
     report = describe(model)
     if as_json:

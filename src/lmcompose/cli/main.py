@@ -18,7 +18,7 @@ Start with the demo, which needs no download; then copy a recipe from recipes/ a
 
   lmcompose demo
   lmcompose train recipes/my-recipe.yaml
-  lmcompose generate runs/my-recipe "A prompt"
+  lmcompose generate runs/my-recipe/model "A prompt"
 
 Exit codes: 0 done, 2 bad input (the message says what to change), 1 another failure, 130 interrupted.
 """

@@ -5,7 +5,23 @@ from typing import Annotated
 
 import typer
 
-from lmcompose.cli.output import quiet_libraries, show_json
+from lmcompose.cli.output import quiet_libraries, show, show_json
+
+
+def _show_keys(wanted: bool) -> None:
+    if not wanted:
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from lmcompose.recipe import recipe_keys
+    from lmcompose.training.recipe import TrainingRecipe
+
+    table = Table("key", "default", "what it says", box=None)
+    for key in recipe_keys(TrainingRecipe):
+        table.add_row(*map(Text, key))  # Text: [layer, layer] is no markup
+    show(table)
+    raise typer.Exit
 
 
 def train(
@@ -22,6 +38,9 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result (of a dry run: the plan) as JSON; messages go to stderr.")
     ] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Print every key of a recipe and leave.", callback=_show_keys, is_eager=True)
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Train a composition: the members stay frozen, only the parameters between them learn.
@@ -31,10 +50,11 @@ def train(
 
     Examples:
 
+      lmcompose train --keys
       lmcompose train recipes/stories.yaml --dry-run
       lmcompose train recipes/stories.yaml
       lmcompose train recipes/stories.yaml --resume
-      accelerate launch --num_processes 2 -m lmcompose train recipes/stories.yaml
+      accelerate launch --multi_gpu --num_processes 2 -m lmcompose train recipes/stories.yaml
     """
     quiet_libraries()
     from lmcompose.training.run import train as run
