@@ -58,6 +58,12 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
+def layer_device(model: PreTrainedModel, layer: int) -> torch.device:
+    """Where the hidden states of layer `layer` (0 = the embeddings) are: a model may be spread over devices."""
+    parameters = decoder_layers(model)[max(layer, 1) - 1].parameters()
+    return next((parameter.device for parameter in parameters), model.device)
+
+
 def hidden_states_of(layer_output: torch.Tensor | tuple) -> torch.Tensor:
     """The hidden states in a decoder layer's output: some architectures return a tensor, some a tuple."""
     return layer_output[0] if isinstance(layer_output, tuple) else layer_output
@@ -93,13 +99,14 @@ def run_with_head(model: PreTrainedModel, **inputs: Any) -> CausalLMOutputWithPa
     return model(**accepted(model, inputs), return_dict=True)
 
 
-def run_without_head(model: PreTrainedModel, **inputs: Any) -> None:
+def run_without_head(model: PreTrainedModel, **inputs: Any) -> Any:
     """One forward pass of a member for what hooks read on the way: the head is left out where it can be.
 
-    A composed member runs whole, since its decoder alone would bypass what the composition adds.
+    A composed member runs whole, since its decoder alone would bypass what the composition adds. Returns the output
+    of what was run: of a decoder, the last hidden states come first in it.
     """
     runner = model if getattr(model, "is_composed", False) else model.get_decoder()
-    runner(**accepted(runner, inputs), return_dict=True)
+    return runner(**accepted(runner, inputs), return_dict=True)
 
 
 def supports_gradient_checkpointing(model: PreTrainedModel) -> bool:

@@ -1,6 +1,7 @@
 """CALM as one language model: H_B + f_cross(f_proj(H_A), H_B) at every connection (arXiv 2401.02412, section 3.1)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -10,9 +11,10 @@ from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from lmcompose.architecture import CACHE_ARGUMENT, run_with_head, run_without_head
+from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head, run_without_head
 from lmcompose.cache import ComposedCache
 from lmcompose.calm.attach import CallSlot, hook_layers
+from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
 from lmcompose.composed import ComposedModel, positions_of
@@ -57,7 +59,9 @@ class CalmForCausalLM(ComposedModel):
             for pair in config.pairs(name):
                 bridge = Bridge(references[name].hidden_size, width, config.num_heads or 1, config.projection)
                 bridge.reset_parameters(config.bridge_initializer_range, generator)
-                self.bridges[bridge_key(name, *pair)] = bridge.to(device=self.device, dtype=dtype)
+                self.bridges[bridge_key(name, *pair)] = bridge.to(
+                    device=layer_device(self.anchor, pair[1]), dtype=dtype
+                )
         self._finish_init()
 
     @property
@@ -161,6 +165,27 @@ class CalmForCausalLM(ComposedModel):
         )
         return result if return_dict is not False else result.to_tuple()
 
+    @property
+    def base_model(self) -> Any:
+        """The composition without its head, for losses that apply `get_output_embeddings()` themselves."""
+        return Body(self)
+
+    @contextmanager
+    def writing(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
+    ) -> Iterator[dict[str, Any]]:
+        """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
+        if position_ids is None:
+            position_ids = positions_of(attention_mask, input_ids.shape[1])
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "use_cache": False,
+        }
+        with self._anchor_slot.during(_leave_alone if self._disabled else self._writer(inputs, None)):
+            yield inputs
+
     def _writer(
         self, inputs: dict[str, Any], cache: ComposedCache | None
     ) -> Callable[[int, torch.Tensor], torch.Tensor]:
@@ -182,8 +207,11 @@ class CalmForCausalLM(ComposedModel):
                     key, value = bridge.key_value(states[name][augmenting_layer])
                     if cache is not None:
                         key, value = cache.bridges[name].update(key, value, index)
+                    mask = masks[name]
+                    if mask is not None and mask.device != hidden_states.device:  # an anchor spread over devices
+                        mask = mask.to(hidden_states.device)
                     # contributions add: each bridge's queries come from what the anchor itself had here
-                    written = written + bridge.attend(hidden_states, key, value, masks[name], implementation)
+                    written = written + bridge.attend(hidden_states, key, value, mask, implementation)
             return written
 
         return write
