@@ -26,6 +26,10 @@ FORMAT_VERSION = 1
 WEIGHTS_NAME = "model.safetensors"
 
 
+HEAD_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
+"""What architectures do to the logits after the head; TRL applies the head itself and reads these off the config."""
+
+
 class ComposedConfig(PreTrainedConfig):
     """What every composition saves: its members' references, in order, the leader first."""
 
@@ -53,6 +57,9 @@ class ComposedConfig(PreTrainedConfig):
         self.num_hidden_layers, self.num_attention_heads = reference.num_hidden_layers, reference.num_attention_heads
         for token in ("bos_token_id", "eos_token_id", "pad_token_id"):
             setattr(self, token, getattr(text_config(config), token, None))
+        for name in HEAD_SETTINGS:
+            if getattr(text_config(config), name, None) is not None:
+                setattr(self, name, getattr(text_config(config), name))
 
 
 def write_saved(

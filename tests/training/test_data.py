@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tiny import tiny_tokenizer
 
 from lmcompose.errors import DataError
 from lmcompose.training.data import CompositionData, check_sources, prepare_data
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import TrainingRecipe
+from tests.tiny import tiny_tokenizer
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

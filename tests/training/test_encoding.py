@@ -3,18 +3,19 @@
 from typing import Any
 
 import pytest
-from tests.tiny import tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from lmcompose.errors import DataError
 from lmcompose.training.encoding import Example, encode
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import DataSource
+from tests.tiny import tiny_tokenizer
 
 MARKED = (
     "{% for message in messages %}{{ message['role'] }} : {% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}assistant : {% endif %}"
+    "{% generation %}{{ message['content'] }} </s> {% endgeneration %}"
+    "{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}assistant : {% endif %}"
 )
 FORGETFUL = (  # shows the last message only, as templates do that drop earlier reasoning
     "{{ messages[-1]['role'] }} : {{ messages[-1]['content'] }} </s>"
@@ -76,19 +77,19 @@ def test_only_the_assistant_is_learned(tokenizer: PreTrainedTokenizerFast, templ
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = FORGETFUL
-    with pytest.raises(DataError, match="rewrites earlier turns.*generation"):
+    with pytest.raises(DataError, match=r"rewrites earlier turns.*generation"):
         encoded(tokenizer, {"messages": TALK}, kind="chat")
 
 
 def test_chat_without_a_template_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = None
-    with pytest.raises(DataError, match="no chat template.*prompt_completion"):
+    with pytest.raises(DataError, match=r"no chat template.*prompt_completion"):
         encoded(tokenizer, {"messages": TALK}, kind="chat")
 
 
 def test_a_template_that_raises_is_named(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = "{{ raise_exception('no system please') }}"
-    with pytest.raises(DataError, match="line 1: the chat template refuses.*no system please"):
+    with pytest.raises(DataError, match=r"line 1: the chat template refuses.*no system please"):
         encoded(tokenizer, {"messages": TALK}, kind="chat")
 
 

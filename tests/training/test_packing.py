@@ -1,13 +1,15 @@
-"""A packed document reads nothing of its neighbours: in the lengths, in the batch, in every member, and in the bridge."""
+"""A packed document reads nothing of its neighbours: in the batch, in every member, and in the bridge."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from tests.compositions import TOLERANCE, random_composition
-from tests.tiny import ARCHITECTURES, DEFAULT_PAIRS, PAIRS, random_ids, tiny_model
 
 from lmcompose.errors import MemberError
 from lmcompose.training.packing import IGNORED, Collator, check_packing, pack, packed_row
+from tests.compositions import TOLERANCE, random_composition
+from tests.tiny import ARCHITECTURES, DEFAULT_PAIRS, PAIRS, random_ids, tiny_model
 
 NEVER_PACKABLE = {"bloom", "mpt", "opt"}
 """Their positions come from the mask (or they pass none on), so they cannot tell documents apart."""
@@ -28,7 +30,7 @@ def test_packing_keeps_every_document_whole_once_and_in_bounds(seed: int) -> Non
 def test_packing_moves_no_document_far() -> None:
     lengths = np.random.default_rng(0).integers(1, 33, size=2000).tolist()
     rows = pack(lengths, 32, open_rows=8)
-    for row, following in zip(rows, rows[1:], strict=False):
+    for row, following in pairwise(rows):
         assert row[0] < following[0]
         assert max(row) - min(row) < 200
 

@@ -57,7 +57,7 @@ def test_a_dataset_saved_to_disk_is_read_with_its_splits(tmp_path: Path) -> None
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(str(tmp_path / "set"))
     assert records(tmp_path, dataset="set") == [{"text": "x"}, {"text": "y"}]
     assert records(tmp_path, dataset="set", split="test") == [{"text": "y"}]
-    with pytest.raises(DataError, match="no split 'tset'.*Did you mean 'test'"):
+    with pytest.raises(DataError, match=r"no split 'tset'.*Did you mean 'test'"):
         records(tmp_path, dataset="set", split="tset")
 
 

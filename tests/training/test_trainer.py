@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.compositions import random_composition
-from tests.tiny import DEFAULT_PAIRS, PAIRS, Pair, random_ids, tiny_model
 from torch.utils.data import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
@@ -20,6 +18,8 @@ from lmcompose.errors import ConfigurationError, SavedFolderError
 from lmcompose.training.arguments import _FIELDS
 from lmcompose.training.packing import IGNORED, Collator, packed_row
 from lmcompose.training.trainer import CalmTrainer
+from tests.compositions import random_composition
+from tests.tiny import DEFAULT_PAIRS, PAIRS, Pair, random_ids, tiny_model
 
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in _FIELDS else "gradient_checkpointing"
 
@@ -143,7 +143,7 @@ def test_the_logged_loss_is_the_mean_over_learned_tokens(model: CalmForCausalLM,
 def test_the_evaluation_loss_does_not_depend_on_the_batch(model: CalmForCausalLM, tmp_path: Path, batch: int) -> None:
     held_out = Documents(10, seed=5)
     trainer = trainer_of(model, tmp_path, eval_dataset=held_out, per_device_eval_batch_size=batch)
-    everything = {key: value for key, value in Collator(0)(held_out.rows).items()}
+    everything = Collator(0)(held_out.rows)
     with torch.no_grad():
         expected = float(model(**everything, use_cache=False).loss)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_another_composition_is_refused(model: CalmForCausalLM, 
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(model: CalmForCausalLM, tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path, max_steps=6, save_strategy="steps", save_steps=3)
     (tmp_path / "checkpoint-6").write_text("a file where the second checkpoint should be")
-    with pytest.raises(SavedFolderError, match="checkpoint of step 6 could not be written.*Earlier checkpoints"):
+    with pytest.raises(SavedFolderError, match=r"checkpoint of step 6 could not be written.*Earlier checkpoints"):
         trainer.train()
     assert (tmp_path / "checkpoint-3" / "trainer_state.json").is_file()
 

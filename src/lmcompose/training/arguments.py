@@ -85,13 +85,21 @@ def training_arguments(recipe: TrainingRecipe, folder: Path, steps: int, progres
         "dataloader_num_workers": settings.workers,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,
+        # Without this, accelerate leaves processes on CPUs alone: each would train on all the data by itself.
+        "use_cpu": processes() > 1 and not torch.accelerator.is_available(),
         "label_names": ["labels"],
         "seed": recipe.seed,
         "report_to": "none",
         "disable_tqdm": not progress,
         "log_level": "error",
     }
-    return TrainingArguments(**values)
+    arguments = TrainingArguments(**values)
+    if arguments.world_size != processes():
+        raise ConfigurationError(
+            f"{processes()} processes were started, but transformers joined {arguments.world_size}. Start them with "
+            "'accelerate launch --multi_gpu --num_processes ...' or 'torchrun --nproc-per-node ...'."
+        )
+    return arguments
 
 
 def intervals(recipe: TrainingRecipe, steps: int) -> tuple[int, int]:

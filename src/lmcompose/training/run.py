@@ -100,11 +100,7 @@ def train(
     model.config.provenance = record
     if recipe.training.packing:
         check_packing({ANCHOR: model.anchor, **model.augmenting})
-    try:
-        return _run(model, recipe, recipe_path, data, plan, output, record, resume, say, progress)
-    except Interrupted as interrupted:
-        say(str(interrupted))
-        raise
+    return _run(model, recipe, recipe_path, data, plan, output, record, resume, say, progress)
 
 
 def _run(

@@ -1,0 +1,255 @@
+"""`train(recipe)`: everything that can be refused is, before weights are read; what is written is whole and loads."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.image import imread
+
+import lmcompose
+from lmcompose.errors import ConfigurationError, DataError, LmcomposeError, MemberError, RecipeError
+from lmcompose.training import run
+from lmcompose.training.run import train
+from tests.tiny import save_tiny
+
+Project = Callable[..., Path]
+
+
+def quiet(recipe: Path, **options: Any) -> dict[str, Any]:
+    return train(recipe, say=lambda text: None, progress=False, **options)
+
+
+def test_a_recipe_becomes_a_folder_that_a_colleague_can_load(project: Project) -> None:
+    recipe = project()
+    said: list[str] = []
+    result = train(recipe, say=said.append, progress=False, command="lmcompose train recipe.yaml")
+    out = recipe.parent / "out"
+
+    assert json.loads((out / "result.json").read_text()) == json.loads(json.dumps(result))
+    assert result["command"] == "lmcompose train recipe.yaml"
+    assert result["seed"] == 0
+    assert {"torch", "transformers", "python"} <= set(result["versions"])
+    assert result["recipe"]["training"]["steps"] == 12
+    assert result["results"]["steps"] == 12
+    assert result["results"]["validation_loss"] < 5
+
+    curve = json.loads((out / "loss_curve.json").read_text())
+    assert [point["step"] for point in curve["train"]] == list(range(1, 13))
+    assert [point["step"] for point in curve["validation"]] == [6, 12]
+    assert curve["validation"][-1]["loss"] == pytest.approx(result["results"]["validation_loss"], rel=1e-6)
+    assert imread(out / "loss_curve.png").std() > 0.05  # something is drawn on it
+
+    model = lmcompose.load(out / "model")
+    assert model.num_composition_parameters() == result["results"]["trained_parameters"]
+    assert model.config.provenance["recipe"] == json.loads(json.dumps(result["recipe"]))
+    assert max(parameter.abs().max() for name, parameter in model.composition_parameters() if "o_proj" in name) > 0
+    assert any(str(out / "model") in text for text in said)
+
+
+def test_the_plan_is_printed_before_and_counts_what_is_built(project: Project) -> None:
+    said: list[str] = []
+    planned = train(project(), say=said.append, dry_run=True)
+    text = "\n".join(said)
+    assert "32 examples to train on, 8 to validate on" in text
+    assert "12 steps of 4 rows" in text
+    assert "Memory (" in text
+    model = run._compose(*_composition(project()))
+    assert planned["plan"]["trained_parameters"] == model.num_composition_parameters()
+    for member, plan in zip(model.members.values(), planned["plan"]["members"], strict=True):
+        assert plan["parameters"] == sum(parameter.numel() for parameter in member.parameters())
+    assert planned["plan"]["weight_bytes"] == sum(
+        parameter.numel() * parameter.element_size() for parameter in model.members.parameters()
+    )
+
+
+def _composition(recipe_path: Path) -> tuple[Any, dict[str, str]]:
+    recipe = run.read_recipe(recipe_path, run.TrainingRecipe)
+    return recipe, run.member_sources(recipe, recipe_path.parent)
+
+
+def test_a_dry_run_reads_no_weight_and_writes_nothing(project: Project) -> None:
+    recipe = project()
+    anchor = recipe.parent / "anchor_without_weights"
+    save_tiny(anchor, "llama")
+    (anchor / "model.safetensors").unlink()
+    text = recipe.read_text()
+    recipe.write_text("anchor: anchor_without_weights\n" + text[text.index("\n") + 1 :])
+    before = sorted(recipe.parent.rglob("*"))
+    quiet(recipe, dry_run=True)
+    assert sorted(recipe.parent.rglob("*")) == before
+    with pytest.raises(MemberError):
+        quiet(recipe)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error", "message"),
+    [
+        ("anchor: ", "anchr: ", RecipeError, r"line 1: unknown key 'anchr'\. Did you mean 'anchor'"),
+        ("facts.jsonl", "fact.jsonl", DataError, "Did you mean 'facts.jsonl'"),
+        ("kind: prompt_completion", "kind: text", DataError, "there is no column 'text'"),
+        ("max_length: 16", "max_length: 3", DataError, "nothing of its answer is left"),
+        ("[[1, 1], [2, 3]]", "[[1, 9]]", ConfigurationError, "the anchor model has no layer 9"),
+        ("[[1, 1], [2, 3]]", "[[1, 1], [1, 1]]", ConfigurationError, r"\(1, 1\) is given twice"),
+        ("/augmenting\n", "/nowhere\n", RecipeError, "augmenting: there is no folder"),
+        ("output: out", "output: facts.jsonl", RecipeError, "is a file"),
+    ],
+)
+def test_bad_input_is_one_clear_error_before_weights_and_leaves_nothing(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    after: str,
+    error: type[LmcomposeError],
+    message: str,
+) -> None:
+    recipe = project((before, after))
+    monkeypatch.setattr(run, "compose", _must_not_load)
+    there = sorted(recipe.parent.rglob("*"))
+    with pytest.raises(error, match=message):
+        quiet(recipe)
+    assert sorted(recipe.parent.rglob("*")) == there
+
+
+def _must_not_load(**_: Any) -> None:
+    raise AssertionError("weights were read")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "facts.jsonl holds no example"),
+        ('{"prompt": "1 +", "completion": ""}\n', "facts.jsonl, line 1: there is nothing to learn"),
+    ],
+    ids=["empty dataset", "labels all masked"],
+)
+def test_data_without_anything_to_learn(project: Project, content: str, message: str) -> None:
+    recipe = project()
+    (recipe.parent / "facts.jsonl").write_text(content)
+    with pytest.raises(DataError, match=message):
+        quiet(recipe)
+    assert not (recipe.parent / "out").exists()
+
+
+def test_an_encoder_is_refused_as_anchor(project: Project) -> None:
+    from transformers import BertConfig
+
+    recipe = project()
+    BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=97).save_pretrained(
+        recipe.parent / "bert"
+    )
+    text = recipe.read_text()
+    recipe.write_text("anchor: bert\n" + text[text.index("\n") + 1 :])
+    with pytest.raises(MemberError, match="an encoder"):
+        quiet(recipe)
+
+
+def test_a_member_that_cannot_be_packed_is_named(project: Project) -> None:
+    recipe = project(("max_length: 16", "max_length: 16\n  packing: true"))
+    save_tiny(recipe.parent / "opt", "opt")
+    text = recipe.read_text()
+    recipe.write_text("anchor: opt\n" + text[text.index("\n") + 1 :])
+    with pytest.raises(MemberError, match=r"packing: .* in 'anchor' \(opt\)\. Set packing: false"):
+        quiet(recipe)
+
+
+def test_a_plan_that_cannot_be_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcompose.training.plan._memory", lambda: (10_000, 20_000))
+    with pytest.raises(ConfigurationError, match=r"before its first step.*19\.5 KiB in all.*--force"):
+        quiet(project())
+    assert quiet(project(), force=True)["results"]["plan"]["verdict"] == "impossible"
+
+
+def test_a_folder_with_a_run_in_it_is_not_written_over(project: Project) -> None:
+    recipe = project(("steps: 12", "steps: 2"))
+    quiet(recipe)
+    kept = (recipe.parent / "out" / "result.json").read_bytes()
+    with pytest.raises(ConfigurationError, match=r"holds a run already.*--resume"):
+        quiet(recipe)
+    assert (recipe.parent / "out" / "result.json").read_bytes() == kept
+
+
+def test_there_must_be_something_to_resume(project: Project) -> None:
+    with pytest.raises(ConfigurationError, match=r"no checkpoint.*Leave out --resume"):
+        quiet(project(), resume=True)
+
+
+def test_a_changed_recipe_or_changed_data_is_not_resumed(project: Project) -> None:
+    recipe = project(("save_every: 5", "save_every: 2"))
+    quiet(recipe)
+    changed = recipe.read_text()
+    recipe.write_text(changed.replace("learning_rate: 0.01", "learning_rate: 0.02"))
+    with pytest.raises(RecipeError, match=r"training\.learning_rate"):
+        quiet(recipe, resume=True)
+    recipe.write_text(changed.replace("max_length: 16", "max_length: 16\n  keep_checkpoints: 4"))
+    assert quiet(recipe, resume=True)["results"]["resumed_from_step"] == 12
+    data = recipe.parent / "facts.jsonl"
+    data.write_text(data.read_text().replace('"completion": "3"', '"completion": "4"'))
+    with pytest.raises(DataError, match="data were changed"):
+        quiet(recipe, resume=True)
+
+
+def test_the_batch_does_not_change_with_how_it_is_computed(project: Project, tmp_path: Path) -> None:
+    losses = []
+    for pieces in (1, 2):
+        recipe = project(
+            ("batch_size: 4", f"batch_size: 4\n  gradient_accumulation: {pieces}"), folder=tmp_path / str(pieces)
+        )
+        quiet(recipe)
+        curve = json.loads((recipe.parent / "out" / "loss_curve.json").read_text())
+        losses.append([point["loss"] for kind in ("train", "validation") for point in curve[kind]])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_early_stopping_keeps_the_best(project: Project) -> None:
+    recipe = project(
+        ("steps: 12", "steps: 60"),
+        ("learning_rate: 0.01", "learning_rate: 1.0\n  lr_scheduler: constant\n  early_stopping: {patience: 2}"),
+        ("eval_every: 6\n  save_every: 5", "eval_every: 1"),
+    )
+    results = quiet(recipe)["results"]
+    curve = json.loads((recipe.parent / "out" / "loss_curve.json").read_text())
+    validation = [point["loss"] for point in curve["validation"]]
+    assert results["stopped_early"]
+    assert results["steps"] < 60
+    assert results["validation_loss"] == pytest.approx(min(validation), rel=1e-6)
+    assert curve["validation"][results["best_step"] - 1]["loss"] == min(validation)
+
+
+def test_packed_several_augmenting_models_and_a_mixture(project: Project) -> None:
+    recipe = project(("max_length: 16", "max_length: 16\n  packing: true\n  gradient_checkpointing: true"))
+    text = recipe.read_text()
+    single = next(line for line in text.splitlines() if line.startswith("augmenting: "))
+    folder = single.removeprefix("augmenting: ")
+    text = text.replace(single, f"augmenting: {{first: {folder}, second: {folder}}}")
+    text = text.replace("connections: [[1, 1], [2, 3]]", "connections: {first: [[1, 1]], second: [[2, 3], [0, 0]]}")
+    text = text.replace(
+        "    kind: prompt_completion\n",
+        "    kind: prompt_completion\n    weight: 1\n"
+        "  - path: facts.jsonl\n    columns: {text: prompt}\n    weight: 2\n",
+    )
+    recipe.write_text(text)
+    result = quiet(recipe)
+    assert list(lmcompose.load(recipe.parent / "out" / "model").augmenting) == ["first", "second"]
+    assert result["results"]["epochs"] > 1
+
+
+def test_bf16_members_are_read_as_such(project: Project) -> None:
+    recipe = project(("output: out", "output: out\ndtype: bfloat16"))
+    quiet(recipe)
+    model = lmcompose.load(recipe.parent / "out" / "model")
+    assert {parameter.dtype for parameter in model.members.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for _, parameter in model.composition_parameters()} == {torch.float32}
+
+
+def test_paths_start_from_the_recipe_and_not_from_where_one_stands(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recipe = project(("steps: 12", "steps: 1"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    quiet(Path(os.path.relpath(recipe)))
+    assert (recipe.parent / "out" / "model" / "config.json").is_file()
