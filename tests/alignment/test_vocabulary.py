@@ -1,11 +1,11 @@
 """Which tokenizers count as the same."""
 
 import pytest
-from tests.tiny import tiny_tokenizer
 from tokenizers import pre_tokenizers
 
 from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer, vocabulary_differences
 from lmcompose.errors import TokenizerMismatchError
+from tests.tiny import tiny_tokenizer
 
 
 def test_equal_tokenizers_pass() -> None:

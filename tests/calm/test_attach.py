@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
-from tests.tiny import ARCHITECTURES, random_ids, tiny_model
 
 from lmcompose.calm.attach import CallSlot, hook_layers
+from tests.tiny import ARCHITECTURES, random_ids, tiny_model
 
 
 @pytest.mark.parametrize("arch", ["llama", "gpt2", "gemma3", "opt", "bloom", "falcon"])

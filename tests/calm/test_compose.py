@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny import random_ids, save_tiny, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration
 
 import lmcompose
 from lmcompose.errors import ConfigurationError, MemberError, TokenizerMismatchError
+from tests.tiny import random_ids, save_tiny, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True)

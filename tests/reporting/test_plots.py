@@ -4,10 +4,10 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from tests.reporting.results import decode_result, kv_result
 
 from lmcompose.errors import DataError
 from lmcompose.reporting.plots import COLOURS, benchmark_figure, curve_figure, kv_figure
+from tests.reporting.results import decode_result, kv_result
 
 
 def area(path, colour):

@@ -4,11 +4,11 @@ import io
 
 import pytest
 from rich.console import Console
-from tests.reporting.results import decode_result, kv_result, stories_result, train_result
 
 from lmcompose.errors import DataError
 from lmcompose.experiments.overhead import worked_example
 from lmcompose.reporting.tables import Grid, count, duration, grids, kv_grid, markdown
+from tests.reporting.results import decode_result, kv_result, stories_result, train_result
 
 
 def terminal(result, width=80):
