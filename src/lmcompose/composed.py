@@ -74,6 +74,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         self.generation_config: GenerationConfig = copy.deepcopy(leader.model.generation_config)
         self._disabled = False
         self._handles: list[Any] = []
+        self._attached = False  # of its own, since a compiled forward cannot look at handles
 
     def _finish_init(self) -> None:
         """To be called last by subclasses: HF's bookkeeping, then the hooks."""
@@ -149,6 +150,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         """Connect to the live members again after `detach`. Does nothing when already attached."""
         if not self._handles:
             self._handles = self._hook_members()
+            self._attached = True
         return self
 
     def detach(self) -> PreTrainedModel:
@@ -156,12 +158,13 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._attached = False
         return self.leader
 
     @property
     def is_attached(self) -> bool:
         """Whether the composition is connected to its live members."""
-        return bool(self._handles)
+        return self._attached
 
     def _hook_members(self) -> list[Any]:
         """Hook the members; returns handles with `remove()`. Compositions that need no hooks return an empty list."""

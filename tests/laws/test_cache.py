@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
+from transformers import CompileConfig
 
 from lmcompose import CalmForCausalLM
 from lmcompose.architecture import CACHE_ARGUMENT
@@ -253,3 +255,30 @@ def test_one_cache_continues_over_turns() -> None:
     handle.remove()
     assert torch.equal(got, expected)
     assert lengths[0] == 6  # the last token of the first turn was decoded and not yet read
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(Pair("llama", "qwen3", {"num_hidden_layers": 1}, {"num_hidden_layers": 1}), id="llama+qwen3"),
+        *pair_params(["bloom+falcon_wide", "cohere+granite_deep", "qwen3+qwen2_sliding"]),  # slow ones
+    ],
+)
+def test_a_compiled_static_cache_decodes_the_same_in_one_graph(pair: Pair) -> None:
+    """The whole forward compiles without a graph break, hooks and all, and notices ``disable()``."""
+    composed = Composed(pair, random_composition(pair))
+    compile_config = CompileConfig(
+        fullgraph=True, backend="eager", mode=None
+    )  # what is captured, not how it is lowered
+    compile_config._compile_all_devices = True
+    arguments: dict[str, Any] = {"cache_implementation": "static", "compile_config": compile_config}
+    torch._dynamo.reset()
+    captured = torch._dynamo.utils.counters["stats"]
+    captured.clear()
+    expected = composed.generate(use_cache=False)
+    _assert_same(composed.generate(**arguments), expected)
+    assert captured["unique_graphs"] > 0, "nothing was compiled"
+    with composed.model.disable():
+        _assert_same(composed.generate(**arguments), composed.generate(use_cache=False))
+    _assert_same(composed.generate(**arguments), expected)
+    torch._dynamo.reset()

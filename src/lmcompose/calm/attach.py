@@ -28,6 +28,7 @@ class CallSlot:
 
     def __init__(self) -> None:
         self._current: ContextVar[LayerFunction | None] = ContextVar("lmcompose_call", default=None)
+        self._traced: LayerFunction | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CallSlot":
         memo[id(self)] = copied = CallSlot()
@@ -39,11 +40,20 @@ class CallSlot:
     @property
     def current(self) -> LayerFunction | None:
         """The function of the pass under way, or None outside one."""
-        return self._current.get()
+        if torch.compiler.is_compiling():
+            return self._traced
+        return self._current.get() or self._traced  # the latter where a compiled pass has a graph break
 
     @contextmanager
     def during(self, function: LayerFunction) -> Iterator[None]:
         """Let `function` see every hooked layer until the block ends."""
+        if torch.compiler.is_compiling():  # which cannot trace a ContextVar, and would split the graph at every hook
+            before, self._traced = self._traced, function
+            try:
+                yield
+            finally:
+                self._traced = before
+            return
         token = self._current.set(function)
         try:
             yield
