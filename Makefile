@@ -84,7 +84,7 @@ test-all: $(READY)  ## every test that this machine can run
 
 test-gpu: $(READY)  ## the laws on a CUDA device; says so and passes where there is none
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
-	  $(PYTEST) -m gpu && $(PYTHON) benchmarks/decode.py --device cuda; \
+	  $(PYTEST) -m gpu && $(PYTHON) benchmarks/decode.py --device cuda --output results/benchmarks/decode-cuda.json; \
 	else \
 	  echo "make test-gpu: no CUDA device on this machine, nothing to run"; \
 	fi
