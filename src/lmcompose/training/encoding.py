@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from lmcompose.errors import DataError
 from lmcompose.training.packing import IGNORED
@@ -109,21 +110,32 @@ def _chat(
             "anchor, or write the data as prompt and completion (kind: prompt_completion)."
         )
     try:
-        if _MARKS_ANSWERS.search(template):
-            encoded: Any = tokenizer.apply_chat_template(
-                messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-            )
-            return list(encoded["input_ids"]), [bool(learned) for learned in encoded["assistant_masks"]]
-        return _chat_by_prefixes(messages, where, tokenizer)
+        marked = _MARKS_ANSWERS.search(template)
+        whole, spans = _marked(messages, template, tokenizer) if marked else _by_prefixes(messages, where, tokenizer)
     except DataError:
         raise
     except Exception as error:  # a template is a program of its author's, and raises what it likes
         raise DataError(f"{where}: the chat template refuses this conversation: {error}") from error
+    # By characters and not by `assistant_masks`, which before transformers 5.24 goes on to the end of the conversation
+    # where a marked part ends in a space.
+    encoded: Any = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    starts = [start for start, _ in encoded["offset_mapping"]]
+    return list(encoded["input_ids"]), [any(begin <= start < end for begin, end in spans) for start in starts]
 
 
-def _chat_by_prefixes(
-    messages: list[dict[str, Any]], where: str, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[int], list[bool]]:
+Spans = list[tuple[int, int]]
+
+
+def _marked(messages: list[dict[str, Any]], template: str, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Spans]:
+    """The conversation as text, and where a template with generation marks says that the assistant speaks."""
+    render: Any = render_jinja_template  # it returns a pair where its annotation says str
+    texts, spans = render(
+        [messages], chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
+    )
+    return texts[0], spans[0]
+
+
+def _by_prefixes(messages: list[dict[str, Any]], where: str, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Spans]:
     """For a template that does not mark answers: what a turn of the assistant adds to the text before it is learned."""
 
     def render(count: int, prompt: bool) -> str:
@@ -142,9 +154,7 @@ def _chat_by_prefixes(
                 "example per answer, or use kind: prompt_completion."
             )
         spans.append((len(before), len(through)))
-    encoded: Any = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-    starts = [start for start, _ in encoded["offset_mapping"]]
-    return list(encoded["input_ids"]), [any(begin <= start < end for begin, end in spans) for start in starts]
+    return whole, spans
 
 
 def _with_end(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
