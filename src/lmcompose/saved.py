@@ -17,7 +17,7 @@ from transformers.utils.hub import cached_file
 
 from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, SavedFolderError
-from lmcompose.folders import atomic_folder
+from lmcompose.folders import atomic_folder, recover_folder
 from lmcompose.loading import Member, MemberReference, Source, check_same_base, load_member, plan_member
 
 FORMAT_VERSION = 1
@@ -83,6 +83,8 @@ def write_saved(
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
             (folder / "README.md").write_text(card, encoding="utf-8")
+    except SavedFolderError:
+        raise  # says already what happened and what to do
     except Exception as error:  # safetensors reports a full disk with an exception that is no OSError
         raise SavedFolderError(
             f"'{target}' could not be written: {error}. What was there before is untouched; free some space or "
@@ -109,6 +111,7 @@ def read_config(config_class: type[ComposedConfig], saved: str, revision: str | 
     Raises:
         SavedFolderError: there is none, it does not parse, it is of a plain model, or of a later format.
     """
+    recover_folder(saved)
     try:
         config = AutoConfig.from_pretrained(saved, revision=revision)
     except (OSError, ValueError) as error:

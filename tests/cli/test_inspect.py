@@ -41,6 +41,13 @@ def test_members_that_are_not_here(run: Run, saved: Saved, tmp_path: Path) -> No
     assert "not found here" in run("inspect", tmp_path / "copy").stdout
 
 
+def test_a_folder_that_a_crash_set_aside_is_put_back(run: Run, saved: Saved, tmp_path: Path) -> None:
+    """Where folders cannot be exchanged in one step, a crash can leave the old one under another name."""
+    shutil.copytree(saved.folder, tmp_path / ".composition.lmcompose-old-0123abcd")
+    assert run("inspect", tmp_path / "composition").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["composition"]
+
+
 def test_what_is_no_composition(run: Run, saved: Saved, tmp_path: Path) -> None:
     result = run("inspect", saved.anchor)
     assert result.exit_code == 1
