@@ -35,11 +35,11 @@ def test_a_recipe_becomes_a_folder_that_a_colleague_can_load(project: Project) -
     assert {"torch", "transformers", "python"} <= set(result["versions"])
     assert result["recipe"]["training"]["steps"] == 12
     assert result["results"]["steps"] == 12
-    assert result["results"]["validation_loss"] < 5
+    assert result["results"]["validation_loss"] < result["results"]["validation_loss_untrained"] - 0.5
 
     curve = json.loads((out / "loss_curve.json").read_text())
     assert [point["step"] for point in curve["train"]] == list(range(1, 13))
-    assert [point["step"] for point in curve["validation"]] == [6, 12]
+    assert [point["step"] for point in curve["validation"]] == [0, 6, 12]
     assert curve["validation"][-1]["loss"] == pytest.approx(result["results"]["validation_loss"], rel=1e-6)
     assert imread(out / "loss_curve.png").std() > 0.05  # something is drawn on it
 
@@ -216,7 +216,7 @@ def test_early_stopping_keeps_the_best(project: Project) -> None:
     assert results["stopped_early"]
     assert results["steps"] < 60
     assert results["validation_loss"] == pytest.approx(min(validation), rel=1e-6)
-    assert curve["validation"][results["best_step"] - 1]["loss"] == min(validation)
+    assert curve["validation"][results["best_step"]]["loss"] == min(validation)
 
 
 def test_packed_several_augmenting_models_and_a_mixture(project: Project) -> None:
@@ -253,3 +253,15 @@ def test_paths_start_from_the_recipe_and_not_from_where_one_stands(
     monkeypatch.chdir(tmp_path / "elsewhere")
     quiet(Path(os.path.relpath(recipe)))
     assert (recipe.parent / "out" / "model" / "config.json").is_file()
+
+
+def test_the_first_validation_point_is_the_anchor(project: Project) -> None:
+    recipe_path = project(("steps: 12", "steps: 1"))
+    results = quiet(recipe_path)["results"]
+    recipe, sources = _composition(recipe_path)
+    anchor = lmcompose.loading.load_member(sources["anchor"])
+    data = run.prepare_data(recipe, anchor.tokenizer, recipe_path.parent)
+    batch = run.Collator(0)([data.validation[i] for i in range(len(data.validation))])
+    with torch.no_grad():
+        alone = float(anchor.model(**batch, use_cache=False).loss)
+    assert results["validation_loss_untrained"] == pytest.approx(alone, rel=1e-5)

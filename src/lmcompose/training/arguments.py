@@ -39,7 +39,9 @@ def micro_batch(settings: Optimization) -> int:
     return settings.batch_size // parts
 
 
-def training_arguments(recipe: TrainingRecipe, folder: Path, steps: int, progress: bool) -> TrainingArguments:
+def training_arguments(
+    recipe: TrainingRecipe, folder: Path, steps: int, progress: bool = False, resumed: bool = False
+) -> TrainingArguments:
     """The arguments of a run.
 
     Args:
@@ -47,6 +49,10 @@ def training_arguments(recipe: TrainingRecipe, folder: Path, steps: int, progres
         folder: where checkpoints go.
         steps: optimizer steps of the whole run.
         progress: show a progress bar.
+        resumed: the run goes on from a checkpoint.
+
+    Raises:
+        ConfigurationError: a batch that cannot be divided, or processes that did not find each other.
     """
     settings = recipe.training
     eval_every, save_every = intervals(recipe, steps)
@@ -75,6 +81,8 @@ def training_arguments(recipe: TrainingRecipe, folder: Path, steps: int, progres
         "logging_nan_inf_filter": False,  # a loss that is not a number is shown, not papered over
         "eval_strategy": "steps" if recipe.validation else "no",
         "eval_steps": eval_every if recipe.validation else None,
+        # Untrained, the composition is its anchor: the point of step 0 is what there is to improve on.
+        "eval_on_start": recipe.validation is not None and not resumed,
         "save_strategy": "steps",
         "save_steps": save_every,
         "save_total_limit": settings.keep_checkpoints,

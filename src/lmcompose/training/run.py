@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, ProgressCallback, TrainerCallback
+from transformers import PreTrainedTokenizerBase, ProgressCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from lmcompose.calm.compose import compose, plan_composition
@@ -119,7 +119,8 @@ def _run(
     start = checkpoint_to_resume(folder, say) if resume else None
     started = time.monotonic()
     with StopOnSignal(say) as stop:
-        trainer = make_trainer(model, recipe, data, folder, [stop], progress and is_main_process())
+        arguments = training_arguments(recipe, folder, data.steps, progress and is_main_process(), start is not None)
+        trainer = make_trainer(model, recipe, data, arguments, [stop])
         outcome = trainer.train(resume_from_checkpoint=str(start) if start else None)
         curve = loss_curve(trainer.state.log_history)
         if stop.signal is not None and trainer.state.global_step < data.steps:
@@ -140,6 +141,7 @@ def _run(
             "best_step": trainer.state.best_global_step if recipe.training.early_stopping else None,
             "train_loss_last": curve["train"][-1]["loss"] if curve["train"] else None,
             "validation_loss": validation_loss,
+            "validation_loss_untrained": curve["validation"][0]["loss"] if curve["validation"] else None,
             "trained_parameters": model.num_composition_parameters(),
             "seconds": round(time.monotonic() - started, 1),
             "steps_per_second": outcome.metrics.get("train_steps_per_second"),
@@ -161,22 +163,21 @@ def make_trainer(
     model: CalmForCausalLM,
     recipe: TrainingRecipe,
     data: CompositionData,
-    folder: Path,
+    arguments: TrainingArguments,
     callbacks: list[TrainerCallback],
-    progress: bool,
 ) -> CalmTrainer:
-    """The trainer of a recipe, ready to train; checkpoints go into `folder`."""
+    """The trainer of a recipe, ready to train."""
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
     trainer = CalmTrainer(
         model=model,
-        args=training_arguments(recipe, folder, data.steps, progress),
+        args=arguments,
         train_dataset=data.train,
         eval_dataset=data.validation,
         data_collator=Collator(pad if pad is not None else 0),
         callbacks=[*early_stopping(recipe), *callbacks],
     )
     trainer.remove_callback(PrinterCallback)
-    if progress:
+    if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(LossProgress)
     return trainer
@@ -273,7 +274,7 @@ def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict
     loss = results["validation_loss"]
     say(
         f"Done: {results['steps']} steps in {results['seconds']} s"
-        + (f", validation loss {loss:.4f}" if loss is not None else "")
+        + (f", validation loss {results['validation_loss_untrained']:.4f} -> {loss:.4f}" if loss is not None else "")
         + f"\n  model       {output / 'model'}\n  loss curve  {curve[1]}\n  results     {output / 'result.json'}\n"
         f'Try it:  lmcompose generate {output / "model"} "..."'
     )
