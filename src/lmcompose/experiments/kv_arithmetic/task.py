@@ -139,11 +139,17 @@ class Task:
         )
 
     def sample(
-        self, generator: np.random.Generator, rows: int, operands: int, pool: np.ndarray | None = None
+        self,
+        generator: np.random.Generator,
+        rows: int,
+        operands: int,
+        pool: np.ndarray | None = None,
+        sparse: float = 0.0,
     ) -> Expressions:
         """Draw `rows` expressions without a negative result: over the keys in `pool`, or over plain numbers.
 
-        Operators and operands are uniform before negative results are thrown away.
+        Operators and operands are uniform before negative results are thrown away. In a share `sparse` of the rows of
+        plain numbers, every digit is zeroed with probability 1/2.
         """
         choices = np.array([PLUS, MINUS, TIMES] if self.multiplication else [PLUS, MINUS])
         kept: list[Expressions] = []
@@ -152,7 +158,7 @@ class Task:
             operators = choices[generator.integers(0, len(choices), (2 * missing, operands))]
             operators[:, 0] = PLUS
             keys = None if pool is None else pool[generator.integers(0, len(pool), operators.shape)]
-            values = generator.integers(1, self.keys + 1, operators.shape) if keys is None else self.values[keys]
+            values = self._numbers(generator, operators.shape, sparse) if keys is None else self.values[keys]
             drawn = Expressions(keys, values, operators)
             good = np.flatnonzero(drawn.results() >= 0)[:missing]
             kept.append(Expressions(None if keys is None else keys[good], values[good], operators[good]))
@@ -162,6 +168,15 @@ class Task:
             np.concatenate([part.values for part in kept]),
             np.concatenate([part.operators for part in kept]),
         )
+
+    def _numbers(self, generator: np.random.Generator, shape: tuple[int, ...], sparse: float) -> np.ndarray:
+        numbers = generator.integers(1, self.keys + 1, shape)
+        if not sparse:
+            return numbers
+        places = 10 ** np.arange(self.width)
+        digits = numbers[..., None] // places % 10
+        kept = (generator.random(digits.shape) < 0.5) | (generator.random((shape[0], 1, 1)) >= sparse)
+        return (digits * kept * places).sum(axis=-1)
 
     def encode(self, expressions: Expressions, kind: Kind) -> tuple[np.ndarray, int]:
         """Token ids [rows, length] of prompt and answer, and the length of the prompt, which all rows share."""

@@ -1,0 +1,256 @@
+"""The two frozen members of the experiment, trained from nothing: m_A knows the keys, m_B knows arithmetic.
+
+Both are small GPT-2 models with learned positions. Three choices make the composition learnable, and each was measured
+(docs/kv-arithmetic.md):
+
+- The keys of m_A start at zero and decay strongly. All keys then start at one point and move along the same few
+  directions, so that their values can be read by a linear map, which is all that a linear f_proj can do.
+- Half of m_B's numbers have many zero digits. Each digit place can then be learned before all carries are.
+- m_B's rows for keys and fillers stay zero: it has never seen one, and adds nothing where a key stands.
+
+Only words that an answer can have are trained in the heads; the keys' rows there are zero, and the loss counts them
+exactly (`answer_loss`) without computing them. This file knows nothing about compositions.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lmcompose.experiments.kv_arithmetic.task import BECOMES, BOS, EOS, FILLER, FIRST_KEY, PAD, Kind, Task
+
+Batch = tuple[torch.Tensor, int]
+"""Token ids [rows, length] and the length of the prompt."""
+Report = Callable[[int, int, float], None]
+"""Called with (step, steps, loss)."""
+
+
+@dataclass(frozen=True)
+class MemberProfile:
+    """The shape of a member and how it is trained.
+
+    Args:
+        width, layers, heads, mlp: of the model.
+        steps, rows: optimizer steps, and expressions of the longest kind in each.
+        learning_rate: of AdamW, on embeddings, norms and biases, and on matrices too where Muon has none.
+        muon_learning_rate: of Muon on the matrices; 0 leaves them to AdamW.
+        weight_decay: of both.
+        single: the first fraction of the steps, in which expressions are short (one operand for m_A, up to two for
+            m_B).
+        mix: how often expressions of 1, 2, ... operands are drawn after that.
+        sparse: how often a row's numbers get half of their digits zeroed (m_B only).
+        decay: the last fraction of the steps, over which the learning rates fall to zero.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    mlp: int
+    steps: int
+    rows: int
+    learning_rate: float
+    muon_learning_rate: float = 0.0
+    weight_decay: float = 0.0
+    single: float = 0.0
+    mix: tuple[float, ...] = (1.0, 1.0, 1.0)
+    sparse: float = 0.0
+    decay: float = 0.35
+
+
+def build_augmenting(task: Task, profile: MemberProfile, seed: int) -> GPT2LMHeadModel:
+    """An untrained m_A: full embeddings, whose keys start at zero, and a head of answer words."""
+    model = _gpt2(task.vocab_size, profile, tied=False, seed=seed)
+    with torch.no_grad():
+        model.transformer.wte.weight[FIRST_KEY:] = 0
+    model.lm_head = nn.Linear(profile.width, FIRST_KEY, bias=False)
+    nn.init.normal_(model.lm_head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def build_anchor(task: Task, profile: MemberProfile, seed: int) -> GPT2LMHeadModel:
+    """An untrained m_B: embeddings, tied to the head, of the words of arithmetic alone."""
+    model = _gpt2(FIRST_KEY, profile, tied=True, seed=seed)
+    with torch.no_grad():
+        model.transformer.wte.weight[[BECOMES, FILLER]] = 0  # it never reads these
+    return model
+
+
+def _gpt2(vocab_size: int, profile: MemberProfile, tied: bool, seed: int) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=64,
+        n_embd=profile.width,
+        n_layer=profile.layers,
+        n_head=profile.heads,
+        n_inner=profile.mlp,
+        activation_function="relu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        tie_word_embeddings=tied,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT2LMHeadModel(config)
+
+
+@torch.no_grad()
+def with_full_vocabulary(model: GPT2LMHeadModel, task: Task) -> GPT2LMHeadModel:
+    """The finished member: every row that it has not learned is zero, in the embeddings and in the head."""
+    words, head = model.transformer.wte.weight.data, model.lm_head.weight.data
+    tied = words.data_ptr() == head.data_ptr()
+    for table in (model.transformer.wte,) if tied else (model.transformer.wte, model.lm_head):
+        learned = table.weight.data
+        table.weight = nn.Parameter(torch.zeros(task.vocab_size, learned.shape[1]))
+        table.weight.data[: len(learned)] = learned
+    if tied:
+        model.lm_head.weight = model.transformer.wte.weight
+    model.transformer.wte.num_embeddings = model.lm_head.out_features = task.vocab_size
+    model.config.vocab_size = task.vocab_size
+    return model.eval()
+
+
+def answer_loss(hidden_states: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, keys: int) -> torch.Tensor:
+    """The mean cross-entropy of the answer over the whole vocabulary, of which only the words are computed.
+
+    Args:
+        hidden_states: [rows, answer, width], the states that predict the answer.
+        head: [words, width], the rows of the head that were learned.
+        labels: [rows, answer].
+        keys: how many further rows there are; they are zero, so each of their logits is 0.
+    """
+    logits = nn.functional.linear(hidden_states, head).float()
+    total = torch.logaddexp(logits.logsumexp(dim=-1), torch.tensor(math.log(keys)))
+    return (total - logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)).mean()
+
+
+def train_augmenting(
+    task: Task, profile: MemberProfile, seed: int, report: Report | None = None
+) -> tuple[GPT2LMHeadModel, float]:
+    """m_A: KV-SUBS over all keys, and no arithmetic. Returns the model and the seconds it took."""
+    model = build_augmenting(task, profile, seed)
+    every_key = np.arange(task.keys)
+
+    def batches() -> Iterator[Batch]:
+        generator = np.random.default_rng([seed, 2])
+        for step in range(profile.steps):
+            operands = 1 if step < profile.single * profile.steps else _draw_operands(generator, task, profile)
+            rows = profile.rows * task.operands // operands  # as many keys in every step
+            yield _encoded(task, Kind.KV_SUBS, task.sample(generator, rows, operands, every_key))
+
+    seconds = train_member(model, batches(), profile, task.keys, report)
+    return with_full_vocabulary(model, task), seconds
+
+
+def train_anchor(
+    task: Task, profile: MemberProfile, seed: int, report: Report | None = None
+) -> tuple[GPT2LMHeadModel, float]:
+    """m_B: NUM-MATH, and no key. Returns the model and the seconds it took."""
+    model = build_anchor(task, profile, seed)
+
+    def batches() -> Iterator[Batch]:
+        generator = np.random.default_rng([seed, 3])
+        for step in range(profile.steps):
+            longest = 2 if step < profile.single * profile.steps else task.operands
+            operands = _draw_operands(generator, task, profile, longest)
+            yield _encoded(task, Kind.NUM_MATH, task.sample(generator, profile.rows, operands, sparse=profile.sparse))
+
+    def keep_unread_words_at_zero() -> None:
+        words = model.transformer.wte.weight
+        assert words.grad is not None
+        words.grad[[BECOMES, FILLER]] = 0
+
+    seconds = train_member(model, batches(), profile, task.keys, report, keep_unread_words_at_zero)
+    return with_full_vocabulary(model, task), seconds
+
+
+def _draw_operands(
+    generator: np.random.Generator, task: Task, profile: MemberProfile, longest: int | None = None
+) -> int:
+    weights = np.array(profile.mix[: min(longest or task.operands, task.operands)], dtype=float)
+    return int(generator.choice(len(weights), p=weights / weights.sum())) + 1
+
+
+def _encoded(task: Task, kind: Kind, expressions: object) -> Batch:
+    ids, prompt = task.encode(expressions, kind)  # type: ignore[arg-type]
+    return torch.from_numpy(ids), prompt
+
+
+def train_member(
+    model: GPT2LMHeadModel,
+    batches: Iterator[Batch],
+    profile: MemberProfile,
+    keys: int,
+    report: Report | None = None,
+    before_step: Callable[[], None] | None = None,
+) -> float:
+    """Train all of a member on the answers of `batches`; returns the seconds it took.
+
+    Learning rates rise over 50 steps, stay, and fall to zero over the last `profile.decay` of the steps.
+    """
+    optimizers = _optimizers(model, profile)
+    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    started = time.perf_counter()
+    model.train()
+    for step, (ids, prompt) in enumerate(batches):
+        for optimizer, rates in zip(optimizers, peaks, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * schedule(step, profile.steps, profile.decay)
+        states = model.transformer(ids[:, :-1], use_cache=False).last_hidden_state[:, prompt - 1 :]
+        loss = answer_loss(states, model.lm_head.weight, ids[:, prompt:], keys)
+        loss.backward()
+        if before_step is not None:
+            before_step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if report is not None:
+            report(step + 1, profile.steps, loss.item())
+    model.eval()
+    return time.perf_counter() - started
+
+
+def schedule(step: int, steps: int, decay: float, warmup: int = 50) -> float:
+    """The share of the peak learning rate at `step`: a rise, a plateau, and a fall over the last `decay` of the steps."""
+    rise = min(1.0, (step + 1) / warmup)
+    fall = min(1.0, (steps - step) / (steps * decay)) if decay > 0 else 1.0
+    return rise * max(0.02, fall)
+
+
+def _optimizers(model: GPT2LMHeadModel, profile: MemberProfile) -> list[torch.optim.Optimizer]:
+    tables, matrices, others = [], [], []
+    for name, parameter in model.named_parameters():
+        if "wte" in name or "wpe" in name or "lm_head" in name:
+            tables.append(parameter)
+        elif parameter.ndim == 2 and profile.muon_learning_rate:
+            matrices.append(parameter)
+        else:
+            others.append(parameter)
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            tables + others,
+            lr=profile.learning_rate,
+            weight_decay=profile.weight_decay,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+    ]
+    if matrices:
+        optimizers.append(
+            torch.optim.Muon(
+                matrices,
+                lr=profile.muon_learning_rate,
+                weight_decay=profile.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    return optimizers
