@@ -25,6 +25,7 @@ def demo(
     ] = False,
     output: Annotated[Path | None, typer.Option(help="The folder of the results, the models and the picture.")] = None,
     seed: Annotated[int, typer.Option(help="Of the keys, the data and the initial parameters.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Repeat with so many seeds and pool the table.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; messages go to stderr.")] = False,
 ) -> None:
     """Compose a model that knows keys with one that knows arithmetic, and test what neither can do alone.
@@ -45,8 +46,7 @@ def demo(
         profile=profile.value,
         from_nothing=from_nothing,
         output=output,
-        seed=seed,
-        say=lambda text: typer.echo(text, err=as_json),
+        seeds=range(seed, seed + seeds),
     )
     if as_json:
         show_json(result)

@@ -91,7 +91,7 @@ class AnswerTrainer(CalmTrainer):
         ids, prompt = inputs["input_ids"], inputs["prompt"]
         states = composition.base_model(ids[:, :-1]).last_hidden_state[:, prompt - 1 :]
         head = composition.anchor.get_output_embeddings().weight[:FIRST_KEY]
-        keys = composition.config.vocab_size - FIRST_KEY
+        keys = composition.anchor.config.vocab_size - FIRST_KEY
         return answer_loss(states, head, ids[:, prompt:], keys)
 
 

@@ -1,6 +1,6 @@
 """Exact match by real generation, and the linear probe that predicts what a linear f_proj can carry."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,10 +35,10 @@ def exact_match(
     Answers are generated greedily with the cache. Plain models and compositions are called alike.
     """
     prompts, answers = test_prompts(task, kind, count, pool)
-    correct = 0
+    correct, generate = 0, cast(Any, model).generate
     for start in range(0, count, batch_size):
         rows = prompts[start : start + batch_size]
-        generated = model.generate(
+        generated = generate(
             input_ids=rows,
             attention_mask=torch.ones_like(rows),
             max_new_tokens=answers.shape[1],

@@ -220,7 +220,7 @@ def train_member(
 
 
 def schedule(step: int, steps: int, decay: float, warmup: int = 50) -> float:
-    """The share of the peak learning rate at `step`: a rise, a plateau, and a fall over the last `decay` of the steps."""
+    """The share of the peak learning rate at `step`: a rise, a plateau, and a fall over the last `decay` of all."""
     rise = min(1.0, (step + 1) / warmup)
     fall = min(1.0, (steps - step) / (steps * decay)) if decay > 0 else 1.0
     return rise * max(0.02, fall)

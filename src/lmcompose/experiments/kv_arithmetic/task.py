@@ -133,7 +133,7 @@ class Task:
         """The tokenizer that all members share: one word, one token."""
         words = [*SPECIALS, *SIGNS, *"0123456789", *(f"<k{key}>" for key in range(self.keys))]
         tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<pad>"))
-        tokenizer.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = WhitespaceSplit()
         return PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", padding_side="left"
         )

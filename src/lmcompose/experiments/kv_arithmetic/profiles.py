@@ -1,0 +1,77 @@
+"""The sizes at which the experiment is run, with every setting of every stage."""
+
+from dataclasses import dataclass
+
+from lmcompose.errors import ConfigurationError, nearest
+from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile
+from lmcompose.experiments.kv_arithmetic.members import MemberProfile
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One size of the experiment.
+
+    Args:
+        keys, operands: of the task.
+        tested: expressions per model and task in the table.
+        arms: which compositions are trained: "composition" (as in the paper), "random_augmenting" (m_A of the same
+            shape without training), "composition_mlp" (a two-layer f_proj, beyond the paper).
+    """
+
+    keys: int
+    operands: int
+    augmenting: MemberProfile
+    anchor: MemberProfile
+    composition: CompositionProfile
+    tested: int
+    arms: tuple[str, ...] = ("composition",)
+
+
+PROFILES = {
+    "demo": Profile(
+        keys=2_000,
+        operands=2,
+        augmenting=MemberProfile(
+            width=64, layers=2, heads=4, mlp=32, steps=900, rows=128, learning_rate=3e-3, weight_decay=1.0, single=0.7,
+            mix=(1, 1),
+        ),
+        anchor=MemberProfile(
+            width=64, layers=2, heads=4, mlp=256, steps=900, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
+            weight_decay=0.01, single=0.0, mix=(1, 2), sparse=0.7,
+        ),
+        composition=CompositionProfile(
+            connections=((0, 0), (2, 2)), num_heads=8, steps=800, rows=128, learning_rate=2e-3,
+            shares={"kv_math": 0.6, "kv_subs": 0.3, "num_math": 0.1}, stages=(0.3,), mix=(1, 2),
+        ),
+        tested=1_000,
+    ),
+    "paper": Profile(
+        keys=25_000,
+        operands=3,
+        augmenting=MemberProfile(
+            width=128, layers=2, heads=8, mlp=32, steps=1_600, rows=256, learning_rate=3e-3, weight_decay=1.0,
+            single=0.6, mix=(1, 1, 1),
+        ),
+        anchor=MemberProfile(
+            width=128, layers=3, heads=8, mlp=512, steps=2_400, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
+            weight_decay=0.01, single=0.05, mix=(1, 2, 6), sparse=0.7,
+        ),
+        composition=CompositionProfile(
+            connections=((0, 0), (2, 3)), num_heads=8, steps=1_500, rows=256, learning_rate=2e-3,
+            shares={"kv_math": 0.6, "kv_subs": 0.3, "num_math": 0.1}, stages=(0.2, 0.4), mix=(1, 1, 2),
+        ),
+        tested=2_000,
+        arms=("composition", "random_augmenting", "composition_mlp"),
+    ),
+}  # fmt: skip
+
+
+def profile_named(name: str) -> Profile:
+    """The profile called `name`.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in PROFILES:
+        raise ConfigurationError(f"There is no profile '{name}'; there are {list(PROFILES)}.{nearest(name, PROFILES)}")
+    return PROFILES[name]

@@ -1,0 +1,101 @@
+"""The stages of a run, each kept on disk when it is done, so that a run that was stopped goes on where it was."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import PreTrainedModel
+
+from lmcompose.experiments.kv_arithmetic.members import Report
+from lmcompose.folders import write_json_atomic
+
+STAMP = "stage.json"
+
+
+def stamp_of(*settings: Any) -> str:
+    """A short hash of all that decides what a stage makes."""
+    plain = [dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part for part in settings]  # type: ignore[arg-type]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+class Stages:
+    """Runs stages in order, with progress on the terminal, and remembers what each made and how long it took.
+
+    Args:
+        folder: each stage's product is a folder in here.
+        console: where progress goes.
+    """
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self.folder, self.console = folder, console
+        self.seconds: list[dict[str, Any]] = []
+
+    def made(
+        self,
+        name: str,
+        label: str,
+        stamp: str,
+        make: Callable[[Report], tuple[PreTrainedModel, dict[str, Any]]],
+        load: Callable[[Path], PreTrainedModel],
+    ) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """The product of stage `name`: what an earlier run left, where its stamp fits, or a new one.
+
+        Args:
+            stamp: see `stamp_of`; anything else on disk is made again.
+            make: returns the model and what to remember of the stage, with `seconds` among it.
+            load: reads the model back.
+        """
+        folder = self.folder / name
+        kept = _read_stamp(folder)
+        if kept is not None and kept.get("stamp") == stamp:
+            self.console.print(f"[dim]{label}: taken from {folder}[/dim]")
+            model, notes = load(folder), kept["notes"]
+        else:
+            with self.progress(label) as report:
+                model, notes = make(report)
+            model.save_pretrained(folder)
+            write_json_atomic(folder / STAMP, {"stamp": stamp, "notes": notes})  # last: only now is the stage done
+        self.seconds.append({"name": label, "seconds": notes["seconds"]})
+        return model, notes
+
+    @contextmanager
+    def timed(self, label: str) -> Iterator[Report]:
+        """A stage that leaves no model behind."""
+        started = time.perf_counter()
+        with self.progress(label) as report:
+            yield report
+        self.seconds.append({"name": label, "seconds": time.perf_counter() - started})
+
+    @contextmanager
+    def progress(self, label: str) -> Iterator[Report]:
+        """A progress bar for one stage."""
+        columns = (
+            TextColumn("{task.description:<44}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:>5}/{task.total}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[figure]}"),
+        )
+        with Progress(*columns, console=self.console, transient=not self.console.is_terminal) as bars:
+            bar = bars.add_task(label, total=None, figure="")
+
+            def report(step: int, steps: int, loss: float) -> None:
+                figure = "" if loss != loss else f"loss {loss:.3f}"
+                bars.update(bar, completed=step, total=steps, figure=figure)
+
+            yield report
+
+
+def _read_stamp(folder: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads((folder / STAMP).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
