@@ -56,11 +56,8 @@ def augmenting_of(
 
 def crossed_connections(augmenting: PreTrainedModel, anchor: PreTrainedModel) -> list[tuple[int, int]]:
     """Three connections that use both ends of both models: embeddings, a first, and a last layer (before its norm)."""
-    return [
-        (augmenting.config.num_hidden_layers, 1),
-        (0, 0),
-        (1, anchor.config.num_hidden_layers),
-    ]
+    ends = [(augmenting.config.num_hidden_layers, 1), (0, 0), (1, anchor.config.num_hidden_layers)]
+    return list(dict.fromkeys(ends))  # two of them are one between models of one layer
 
 
 def untrained_composition(

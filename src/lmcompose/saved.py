@@ -47,6 +47,12 @@ class ComposedConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Put the members in their order again: JSON configurations are written with sorted keys."""
+        if self.members:
+            self.members = dict(sorted(self.members.items(), key=lambda member: member[1].get("order", 0)))
+        super().__post_init__(**kwargs)
+
     def references(self) -> dict[str, MemberReference]:
         """The members' references by role, the leader first."""
         return {role: MemberReference.from_dict(saved) for role, saved in (self.members or {}).items()}

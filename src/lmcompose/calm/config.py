@@ -80,8 +80,8 @@ def check_name(name: str) -> None:
 
 
 def describe_members(references: dict[str, MemberReference]) -> dict[str, dict[str, Any]]:
-    """References as plain values, in their order."""
-    return {role: reference.to_dict() for role, reference in references.items()}
+    """References as plain values, with their order, which a configuration file would lose."""
+    return {role: {**reference.to_dict(), "order": i} for i, (role, reference) in enumerate(references.items())}
 
 
 AutoConfig.register(CalmConfig.model_type, CalmConfig, exist_ok=True)
