@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,10 @@ class Stages:
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Report]:
-        """A progress bar for one stage."""
+        """A progress bar for one stage; where there is no terminal to draw it on, ten lines on the way."""
+        if not self.console.is_terminal:
+            yield self._lines(label)
+            return
         columns = (
             TextColumn("{task.description:<44}"),
             BarColumn(bar_width=20),
@@ -84,14 +88,23 @@ class Stages:
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figure]}"),
         )
-        with Progress(*columns, console=self.console, transient=not self.console.is_terminal) as bars:
+        with Progress(*columns, console=self.console) as bars:
             bar = bars.add_task(label, total=None, figure="")
+            yield lambda step, steps, loss: bars.update(bar, completed=step, total=steps, figure=_figure(loss))
 
-            def report(step: int, steps: int, loss: float) -> None:
-                figure = "" if loss != loss else f"loss {loss:.3f}"
-                bars.update(bar, completed=step, total=steps, figure=figure)
+    def _lines(self, label: str) -> Report:
+        started = time.perf_counter()
 
-            yield report
+        def report(step: int, steps: int, loss: float) -> None:
+            if step * 10 // steps > (step - 1) * 10 // steps:
+                passed = f"{time.perf_counter() - started:.0f} s"
+                self.console.print(f"{label}: {step}/{steps}, {passed} {_figure(loss)}")
+
+        return report
+
+
+def _figure(loss: float) -> str:
+    return "" if math.isnan(loss) else f"loss {loss:.3f}"
 
 
 def _read_stamp(folder: Path) -> dict[str, Any] | None:
