@@ -96,6 +96,15 @@ def test_held_out_examples_are_never_trained_on(folder: Path) -> None:
     assert not trained & validated
 
 
+def test_a_long_document_is_held_out_whole(folder: Path) -> None:
+    write(folder / "a.jsonl", [{"text": " ".join(f"w{i}" for _ in range(12))} for i in range(8)])
+    data = prepared(folder, {"epochs": 1, "max_length": 4}, data=[{"path": "a.jsonl"}], validation={"fraction": 0.5})
+    assert data.validation is not None
+    words = [{int(rows[i]["input_ids"][0]) for i in range(len(rows))} for rows in (data.train, data.validation)]
+    assert [len(kind) for kind in words] == [4, 4]
+    assert not words[0] & words[1]
+
+
 def test_validation_can_have_data_of_its_own(folder: Path) -> None:
     data = prepared(folder, {"epochs": 1}, validation={"data": [{"path": "a.jsonl", "limit": 3}]})
     assert data.validation is not None

@@ -88,16 +88,16 @@ def prepare_data(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, bas
     validation: list[list[Example]] = []
     summary: list[dict[str, object]] = []
     for number, source in enumerate(recipe.data):
-        examples, skipped = encode_source(source, tokenizer, base, settings.max_length)
-        kept, held = _hold_out(examples, source, recipe, number)
+        records = encode_source(source, tokenizer, base, settings.max_length)
+        kept, held = _hold_out(records, source, recipe, number)
         train.append(kept)
         if held:
             validation.append(held)
-        summary.append(_summary(source, kept, held, skipped))
+        summary.append(_summary(source, kept, held, records))
     for source in recipe.validation.data or [] if recipe.validation else []:
-        examples, skipped = encode_source(source, tokenizer, base, settings.max_length)
-        validation.append(examples)
-        summary.append(_summary(source, [], examples, skipped))
+        records = encode_source(source, tokenizer, base, settings.max_length)
+        validation.append(_joined(records))
+        summary.append(_summary(source, [], _joined(records), records))
 
     rows, epochs = _run(recipe, train)
     steps = len(rows) // settings.batch_size
@@ -113,44 +113,44 @@ def prepare_data(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, bas
 
 def encode_source(
     source: DataSource, tokenizer: PreTrainedTokenizerBase, base: Path, max_length: int
-) -> tuple[list[Example], int]:
-    """All examples of one source, and how many records gave none because they were too long.
+) -> list[list[Example]]:
+    """The examples of each record of one source: none where it was skipped, several where a long text was split.
 
     Raises:
         DataError: nothing is left, or a record cannot be used.
     """
-    examples: list[Example] = []
-    records = skipped = 0
-    for where, record in read_records(source, base):
-        records += 1
-        before = len(examples)
-        examples.extend(encode(record, where, source, tokenizer, max_length))
-        skipped += len(examples) == before
+    records = [
+        list(encode(record, where, source, tokenizer, max_length)) for where, record in read_records(source, base)
+    ]
     if not records:
         raise DataError(f"{source.label} holds no example. Add data to it or take it out of the recipe.")
-    if not examples:
+    if not any(records):
         raise DataError(
-            f"{source.label}: all {records} examples are longer than max_length {max_length} and were skipped. Raise "
-            "training.max_length, or set long_examples to truncate for this source."
+            f"{source.label}: all {len(records)} examples are longer than max_length {max_length} and were skipped. "
+            "Raise training.max_length, or set long_examples to truncate for this source."
         )
-    return examples, skipped
+    return records
 
 
 def _hold_out(
-    examples: list[Example], source: DataSource, recipe: TrainingRecipe, number: int
+    records: list[list[Example]], source: DataSource, recipe: TrainingRecipe, number: int
 ) -> tuple[list[Example], list[Example]]:
+    """Training and validation examples; a record is held out whole, however many examples it was split into."""
+    records = [examples for examples in records if examples]
     if recipe.validation is None or recipe.validation.fraction is None:
-        return examples, []
-    if len(examples) < 2:
+        return _joined(records), []
+    if len(records) < 2:
         raise DataError(
             f"{source.label} has one example, which cannot be both trained and validated on. Add data, or give "
             "validation data of its own (validation: {data: [...]})."
         )
-    held = set(held_out(len(examples), recipe.validation.fraction, recipe.seed + number).tolist())
-    return (
-        [example for i, example in enumerate(examples) if i not in held],
-        [example for i, example in enumerate(examples) if i in held],
-    )
+    held = set(held_out(len(records), recipe.validation.fraction, recipe.seed + number).tolist())
+    kept = [examples for i, examples in enumerate(records) if i not in held]
+    return _joined(kept), _joined([examples for i, examples in enumerate(records) if i in held])
+
+
+def _joined(records: list[list[Example]]) -> list[Example]:
+    return [example for examples in records for example in examples]
 
 
 def _run(recipe: TrainingRecipe, train: list[list[Example]]) -> tuple[list[list[ExampleId]], float]:
@@ -200,7 +200,9 @@ def _fingerprint(train: list[list[Example]], rows: list[list[ExampleId]]) -> str
     return digest.hexdigest()
 
 
-def _summary(source: DataSource, train: list[Example], validation: list[Example], skipped: int) -> dict[str, object]:
+def _summary(
+    source: DataSource, train: list[Example], validation: list[Example], records: list[list[Example]]
+) -> dict[str, object]:
     both = [*train, *validation]
     return {
         "source": source.label,
@@ -210,7 +212,7 @@ def _summary(source: DataSource, train: list[Example], validation: list[Example]
         "validation_examples": len(validation),
         "tokens": sum(len(example.input_ids) for example in both),
         "learned_tokens": sum(int((example.labels[1:] != IGNORED).sum()) for example in both),
-        "skipped": skipped,
+        "skipped": sum(not examples for examples in records),
     }
 
 

@@ -82,7 +82,7 @@ class TrainingPlan:
         share = 100 * self.trained_parameters / max(1, frozen)
         lines = ["Loaded and kept frozen:"]
         lines += [
-            f"  {member.role:<12} {member.source}  {member.model_type}, {member.layers} layers of width "
+            f"  {member.role:<12} {shown(member.source)}  {member.model_type}, {member.layers} layers of width "
             f"{member.width}, {_count(member.parameters)} parameters in {member.dtype} ({_size(member.weight_bytes)})"
             for member in self.members
         ]
@@ -221,6 +221,12 @@ def _memory() -> tuple[int, int]:
         if text.isdigit():
             limit = min(limit, int(text))
     return min(available, limit), limit
+
+
+def shown(path: str | Path) -> str:
+    """A path as short as it can be written from here; anything else (a hub id) as it is."""
+    relative = os.path.relpath(path) if Path(path).exists() else str(path)
+    return min(relative, str(path), key=len)
 
 
 def _existing(path: Path) -> Path:

@@ -9,6 +9,8 @@
 Everything that can be refused is refused before a weight is read.
 """
 
+import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +33,7 @@ from lmcompose.training.curve import loss_curve, write_curve
 from lmcompose.training.data import CompositionData, check_sources, prepare_data
 from lmcompose.training.interrupt import Interrupted, StopOnSignal
 from lmcompose.training.packing import Collator, check_packing
-from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible
+from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, shown
 from lmcompose.training.recipe import TrainingRecipe
 from lmcompose.training.resume import check_output, checkpoint_to_resume, note_or_match_run, step_of
 from lmcompose.training.trainer import CalmTrainer
@@ -71,7 +73,7 @@ def train(
     recipe_path = Path(recipe_path)
     recipe = read_recipe(recipe_path, TrainingRecipe)
     base = recipe_path.resolve().parent
-    output = base / Path(recipe.output).expanduser()
+    output = Path(os.path.normpath(base / Path(recipe.output).expanduser()))
     say = say if is_main_process() else _silent
     rows = micro_batch(recipe.training)
     check_sources(recipe, base)
@@ -213,7 +215,7 @@ def member_sources(recipe: TrainingRecipe, base: Path) -> dict[str, str]:
 def _located(source: str, base: Path, role: str) -> str:
     folder = base / Path(source).expanduser()
     if folder.is_dir():
-        return str(folder)
+        return os.path.normpath(folder)
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise RecipeError(f"{role}: there is no folder {folder}. Relative paths start from the recipe's folder.")
     return source
@@ -271,12 +273,13 @@ def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
 
 
 def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict[str, Any]) -> None:
-    loss = results["validation_loss"]
+    before, after = results["validation_loss_untrained"], results["validation_loss"]
+    model = shown(output / "model")
     say(
         f"Done: {results['steps']} steps in {results['seconds']} s"
-        + (f", validation loss {results['validation_loss_untrained']:.4f} -> {loss:.4f}" if loss is not None else "")
-        + f"\n  model       {output / 'model'}\n  loss curve  {curve[1]}\n  results     {output / 'result.json'}\n"
-        f'Try it:  lmcompose generate {output / "model"} "..."'
+        + (f", validation loss {before:.4f} (the anchor alone) -> {after:.4f}" if after is not None else "")
+        + f"\n  model       {model}\n  loss curve  {shown(curve[1])}\n  results     {shown(output / 'result.json')}\n"
+        f'Try it:  lmcompose generate {shlex.quote(model)} "..."'
     )
 
 
