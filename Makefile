@@ -58,10 +58,12 @@ demo: $(READY)  ## compose two small frozen models, train the composition, show 
 	$(LMCOMPOSE) demo
 
 demo-from-nothing: $(READY)  ## the demo, training its two member models as well
-	$(LMCOMPOSE) demo --from-nothing
+	$(LMCOMPOSE) demo --from-nothing --output runs/kv_arithmetic/demo-from-nothing
 
 reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (90 minutes)
 	$(LMCOMPOSE) demo --profile paper
+	@mkdir -p results/kv_arithmetic
+	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
 
 # ---------------------------------------------------------------------------------------------------------- checks
 

@@ -1,6 +1,5 @@
 """`lmcompose demo`: key-value arithmetic, the CALM paper's section 4.1, run here."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,44 +8,40 @@ import typer
 from lmcompose.cli.output import quiet_libraries, show_json
 
 
-class Profile(StrEnum):
-    """How large the experiment is."""
-
-    demo = "demo"
-    paper = "paper"
-
-
 def demo(
     profile: Annotated[
-        Profile, typer.Option(help="demo: minutes on two CPU cores. paper: 25,000 keys, up to 90 minutes.")
-    ] = Profile.demo,
+        str, typer.Option(help="demo: minutes on two CPU cores. paper: the paper's 25,000 keys, up to 90 minutes.")
+    ] = "demo",
     from_nothing: Annotated[
-        bool, typer.Option("--from-nothing", help="Train the two member models too, instead of the ready ones.")
+        bool, typer.Option("--from-nothing", help="Train the two member models too, instead of taking the ready ones.")
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="The folder of the results, the models and the picture.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the keys, the data and the initial parameters.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Repeat with so many seeds and pool the table.", min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; messages go to stderr.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the models and results.", show_default="runs/kv_arithmetic/PROFILE"),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Of keys, data and parameters. Give it several times to pool seeds.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; all else goes to stderr.")] = False,
 ) -> None:
     """Compose a model that knows keys with one that knows arithmetic, and test what neither can do alone.
 
     One frozen model knows the values of secret keys and no arithmetic; the other can calculate and has seen no key.
-    The composition learns from expressions over 20 % of the keys and is tested on the other 80 %.
+    The composition learns from expressions over 20 % of the keys and is tested on the other 80 %. A run that was
+    stopped goes on from the stages that it finished.
 
     Examples:
 
       lmcompose demo
-      lmcompose demo --from-nothing --output runs/demo
+      lmcompose demo --from-nothing --output runs/my-demo --seed 1
       lmcompose demo --profile paper
     """
     quiet_libraries()
+    from rich.console import Console
+
     from lmcompose.experiments.kv_arithmetic import run
 
-    result = run(
-        profile=profile.value,
-        from_nothing=from_nothing,
-        output=output,
-        seeds=range(seed, seed + seeds),
-    )
+    console = Console(stderr=as_json, highlight=False)
+    result = run(profile, from_nothing=from_nothing, output=output, seeds=seed or [0], console=console)
     if as_json:
         show_json(result)
