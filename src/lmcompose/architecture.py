@@ -21,7 +21,7 @@ CACHE_ARGUMENT = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields
 
 def text_config(model_or_config: PreTrainedModel | PreTrainedConfig) -> PreTrainedConfig:
     """The configuration of the text decoder (multimodal models keep it one level down)."""
-    config = getattr(model_or_config, "config", model_or_config)
+    config: Any = getattr(model_or_config, "config", model_or_config)
     return config.get_text_config(decoder=True)
 
 
@@ -74,11 +74,11 @@ def with_hidden_states(layer_output: torch.Tensor | tuple, hidden_states: torch.
     return (hidden_states, *layer_output[1:]) if isinstance(layer_output, tuple) else hidden_states
 
 
-_ARGUMENTS: dict[type, tuple[str, ...]] = {}
+_ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
 @torch.compiler.assume_constant_result
-def _named_arguments(module_class: type) -> tuple[str, ...]:
+def _named_arguments(module_class: type[nn.Module]) -> tuple[str, ...]:
     if module_class not in _ARGUMENTS:  # reading a signature costs more than a small layer's forward pass
         _ARGUMENTS[module_class] = tuple(inspect.signature(module_class.forward).parameters)
     return _ARGUMENTS[module_class]
@@ -89,7 +89,8 @@ def accepted(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
     Naming is what counts: a bare `**kwargs` swallows, say, `position_ids` in an architecture without positions.
     """
-    target = module.get_base_model() if hasattr(module, "get_base_model") else module  # a PEFT wrapper names nothing
+    wrapper: Any = module
+    target = wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else module  # a PEFT wrapper names nothing
     names = _named_arguments(type(target))
     return {name: value for name, value in inputs.items() if name in names}
 

@@ -37,7 +37,7 @@ class ComposedCache(Cache):
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
         for layer in self.layers:
             if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
-                layer.crop(tokens_to_remove)
+                layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
     @property
     def leader(self) -> str:

@@ -222,7 +222,8 @@ def resolved_revision(name: str, revision: str | None) -> str | None:
 def license_of(name: str) -> str | None:
     """The licence that a model card names in its header, or None where it cannot be told."""
     try:
-        return ModelCard.load(cached_file(name, "README.md")).data.get("license")
+        card = cached_file(name, "README.md")
+        return ModelCard.load(card).data.get("license") if card else None
     except (OSError, ValueError):  # no card, no connection, or a header that does not parse
         return None
 
