@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16", "float32"], help="of the members")
     parser.add_argument("--bridge-dtype", choices=DTYPES, help="of the bridges (default: the members')")
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/decode.json"))
     options = parser.parse_args()
     now = prepare(options)

@@ -28,7 +28,7 @@ def add_member_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--anchor", help="a model folder or hub id in place of the random anchor")
     parser.add_argument("--augmenting", help="a model folder or hub id in place of the random augmenting model")
     parser.add_argument("--layers", type=int, nargs=2, default=[8, 8], metavar=("ANCHOR", "AUGMENTING"))
-    parser.add_argument("--hidden", type=int, nargs=2, default=[1024, 512], metavar=("ANCHOR", "AUGMENTING"))
+    parser.add_argument("--hidden", type=int, nargs=2, default=[768, 384], metavar=("ANCHOR", "AUGMENTING"))
     parser.add_argument("--every", type=int, default=4, help="connect every so many augmenting layers (default 4)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="CPU threads for arithmetic (default: as torch chooses)")
