@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from lmcompose.card import run_record
-from lmcompose.reporting.tables import grids
+from lmcompose.reporting.tables import grids, markdown
 
 VOCABULARY = 8192
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
@@ -102,10 +102,11 @@ def record(what: str, options: argparse.Namespace, **fields: Any) -> dict[str, A
 
 
 def finish(result: dict[str, Any], output: Path) -> None:
-    """Print the tables of `result` and write it to `output`."""
+    """Print the tables of `result`; write it to `output`, and its tables beside it in Markdown."""
     console = Console()
     for grid in grids(result):
         console.print(grid.to_rich())
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=2) + "\n")
+    output.with_suffix(".md").write_text(markdown(result))
     console.print(f"Written to {output}")

@@ -1,6 +1,7 @@
 """The overhead formulas against the paper's printed example, hand arithmetic, and models that are really built."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConf
 from lmcompose.calm.bridge import Bridge
 from lmcompose.errors import ConfigurationError
 from lmcompose.experiments.overhead import composition_parameters, exact_parameters, overhead_report, worked_example
+from lmcompose.reporting.tables import markdown
 
 
 def rows_of(report):
@@ -102,3 +104,8 @@ def test_no_connection_is_refused():
     config = GPT2Config(n_embd=32, n_layer=2, n_head=4)
     with pytest.raises(ConfigurationError, match="at least one connection"):
         overhead_report(config, config, n=0)
+
+
+def test_the_documentation_shows_todays_table():
+    page = Path(__file__).parents[2] / "docs" / "overhead.md"
+    assert markdown(worked_example()) in page.read_text(encoding="utf-8")

@@ -38,8 +38,8 @@ from lmcompose.card import run_record
 from lmcompose.errors import DataError, MemberError
 from lmcompose.evaluation.statistics import paired_t_interval
 from lmcompose.experiments import standard_library
-from lmcompose.folders import write_json_atomic
-from lmcompose.reporting.tables import grids
+from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.reporting.tables import grids, markdown
 from lmcompose.training.trainer import CalmTrainer
 
 LENGTH = 128
@@ -261,6 +261,7 @@ def main() -> None:
         console.print(grid.to_rich())
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomic(options.output, result)
+    write_text_atomic(options.output.with_suffix(".md"), markdown(result))
     console.print(f"Written to {options.output}")
 
 
