@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmcompose.errors import ConfigurationError
-from lmcompose.evaluation.statistics import paired_bootstrap, paired_t_interval, score, wilson_interval
+from lmcompose.evaluation.statistics import paired_bootstrap, paired_t_interval, score, wilson_interval, with_intervals
 
 
 def test_wilson_by_hand():
@@ -40,6 +40,11 @@ def test_score_is_a_cell_of_a_results_file():
     cell = score(8, 10)
     assert (cell["correct"], cell["total"], cell["accuracy"]) == (8, 10, 0.8)
     assert cell["interval"] == pytest.approx([0.490163, 0.943318], abs=1e-5)
+
+
+def test_intervals_are_added_to_every_cell():
+    results = with_intervals({"composition": {"kv_math": {"correct": 8, "total": 10, "note": "kept"}}})
+    assert results == {"composition": {"kv_math": {"note": "kept", **score(8, 10)}}}
 
 
 def test_paired_t_by_hand():

@@ -4,9 +4,9 @@ Knows nothing about models, tasks or files.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,14 @@ def score(correct: int, total: int, confidence: float = 0.95) -> dict[str, int |
     """One cell of a results file: the counts, the accuracy and its Wilson interval, ready for JSON."""
     accuracy, low, high = wilson_interval(correct, total, confidence)
     return {"correct": correct, "total": total, "accuracy": accuracy, "interval": [low, high]}
+
+
+def with_intervals(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Results by model and task, each cell with its "correct" and "total", completed to what `score` gives."""
+    return {
+        model: {task: {**cell, **score(cell["correct"], cell["total"])} for task, cell in tasks.items()}
+        for model, tasks in results.items()
+    }
 
 
 def paired_bootstrap(

@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
+from lmcompose.evaluation.statistics import with_intervals
 from lmcompose.experiments.kv_arithmetic import evaluate, members
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
 from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
@@ -76,6 +77,7 @@ def run(
         **_pooled(parts),
         "seeds": list(seeds),
     }
+    result["results"] = with_intervals(result["results"])
     _write_report(result, folder, console)
     return result
 
