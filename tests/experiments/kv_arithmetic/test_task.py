@@ -21,7 +21,7 @@ def text_of(task: Task, row: np.ndarray) -> str:
 
 
 def one(values: list[int], operators: list[int], keys: list[int] | None = None) -> Expressions:
-    return Expressions(None if keys is None else np.array([keys]), np.array([values]), np.array([operators]))
+    return Expressions(np.array([keys or [-1] * len(values)]), np.array([values]), np.array([operators]))
 
 
 def test_values_are_unique_and_cover_the_range() -> None:
@@ -92,8 +92,22 @@ def test_samples_have_no_negative_result_and_only_the_pools_keys(multiplication:
 def test_plain_numbers_have_no_keys() -> None:
     task = Task(keys=200)
     drawn = task.sample(np.random.default_rng(0), 50, 2)
-    assert drawn.keys is None
+    assert (drawn.keys == -1).all()
     assert task.encode(drawn, Kind.NUM_MATH)[0].max() < FIRST_KEY
+
+
+def test_operands_can_be_mixed_and_digits_sparse() -> None:
+    task = Task(keys=200)
+    mixed = task.sample(np.random.default_rng(0), 500, 3, task.split[0], numbers=0.5)
+    assert 0.4 < (mixed.keys < 0).mean() < 0.6
+    ids, _ = task.encode(mixed, Kind.KV_MATH)
+    first = ids[:, 1]
+    assert ((first >= FIRST_KEY) == (mixed.keys[:, 0] >= 0)).all()
+    dense, sparse = (task.sample(np.random.default_rng(0), 500, 3, sparse=share) for share in (0.0, 1.0))
+    zeros = [
+        (task.digits(drawn.values, task.width) == task.digits(np.zeros(1, int), 1)).mean() for drawn in (dense, sparse)
+    ]
+    assert zeros[1] > zeros[0] + 0.25
 
 
 @pytest.mark.parametrize(

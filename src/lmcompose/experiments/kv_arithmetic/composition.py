@@ -30,11 +30,13 @@ class CompositionProfile:
     Args:
         connections: (layer of m_A, layer of m_B) pairs, 0 = the embeddings.
         num_heads: N_H of the cross-attention.
-        initializer_range: standard deviation of the initial composition parameters but W_O.
         steps, rows: optimizer steps, and expressions in each.
-        shares: how often each task is drawn.
-        stages: the fractions of the steps after which expressions may have 2, 3, ... operands.
-        mix: how often expressions of 1, 2, ... operands are drawn, as far as they are allowed yet.
+        learning_rate: of Muon, scaled to the step size of AdamW.
+        substitution: the share of KV-SUBS among the rows; the others are arithmetic.
+        mix: the shares of expressions with 1, 2, ... operands.
+        numbers: how often an operand of arithmetic is a plain number and no key: at the first step, and from the
+            fraction `anneal` of the steps on. Few keys in an expression tell the bridges best what each of them means.
+        initializer_range: standard deviation of the initial composition parameters but W_O.
         decay: the last fraction of the steps, over which the learning rate falls to zero.
     """
 
@@ -43,17 +45,26 @@ class CompositionProfile:
     steps: int
     rows: int
     learning_rate: float
-    shares: dict[str, float]
-    stages: tuple[float, ...] = ()
+    substitution: float = 0.2
     mix: tuple[float, ...] = (1.0, 1.0, 1.0)
+    numbers: tuple[float, float] = (0.7, 0.1)
+    anneal: float = 0.5
     weight_decay: float = 0.01
-    initializer_range: float = 0.02
-    warmup: int = 50
-    decay: float = 0.4
+    initializer_range: float = 0.05
+    warmup: int = 20
+    decay: float = 0.5
+
+
+Part = dict[str, Any]
+"""`input_ids` [rows, length] and `prompt`, the length of the prompt, for expressions of one kind and length."""
 
 
 class CompositionBatches(Dataset):
-    """Batch number n of the composition data: a function of n, the seed and nothing else, so that a run can resume."""
+    """Batch number n of the composition data: a function of n, the seed and nothing else, so that a run can resume.
+
+    Every batch holds all kinds and lengths in their shares: Muon's steps have one size, whatever the gradient's, and
+    batches of one kind pull the bridges to and fro.
+    """
 
     in_order = True
 
@@ -63,36 +74,43 @@ class CompositionBatches(Dataset):
     def __len__(self) -> int:
         return self.profile.steps
 
-    def __getitem__(self, step: int) -> dict[str, Any]:
-        """`input_ids` [rows, length], `labels` of the same shape, and `prompt`, the length of the prompt."""
+    def __getitem__(self, step: int) -> dict[str, list[Part]]:
+        """`parts`: the batch, grouped by kind and length."""
         task, profile = self.task, self.profile
         generator = np.random.default_rng([self.seed, 4, step])
-        kinds, shares = list(profile.shares), np.array(list(profile.shares.values()))
-        kind = Kind(kinds[generator.choice(len(kinds), p=shares / shares.sum())])
-        longest = 1 + sum(step >= fraction * profile.steps for fraction in profile.stages[: task.operands - 1])
-        weights = np.array(profile.mix[:longest])
-        operands = int(generator.choice(longest, p=weights / weights.sum())) + 1
-        pool = None if kind is Kind.NUM_MATH else task.split[0]
-        ids, prompt = task.encode(task.sample(generator, profile.rows, operands, pool), kind)
-        input_ids = torch.from_numpy(ids)
-        labels = input_ids.clone()
-        labels[:, :prompt] = -100
-        return {"input_ids": input_ids, "labels": labels, "prompt": prompt}
+        first, last = profile.numbers
+        numbers = first + (last - first) * min(1.0, step / max(1.0, profile.anneal * profile.steps))
+        mix = np.array(profile.mix[: task.operands])
+        parts = []
+        for kind, share in ((Kind.KV_MATH, 1 - profile.substitution), (Kind.KV_SUBS, profile.substitution)):
+            for operands, rows in enumerate(np.round(profile.rows * share * mix / mix.sum()).astype(int), start=1):
+                if rows == 0:
+                    continue
+                plain = numbers if kind is Kind.KV_MATH else 0.0
+                expressions = task.sample(generator, int(rows), operands, task.split[0], numbers=plain)
+                ids, prompt = task.encode(expressions, kind)
+                parts.append({"input_ids": torch.from_numpy(ids), "prompt": prompt})
+        return {"parts": parts}
 
 
 class AnswerTrainer(CalmTrainer):
-    """`CalmTrainer` whose loss computes only what an answer can be made of: see `answer_loss`."""
+    """`CalmTrainer` for the parts of a batch, whose loss computes only what an answer can be made of."""
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean loss of the answers of one batch."""
+        """The mean loss over all answer tokens of the batch (see `answer_loss`)."""
         composition: CalmForCausalLM = self.accelerator.unwrap_model(model)
-        ids, prompt = inputs["input_ids"], inputs["prompt"]
-        states = composition.base_model(ids[:, :-1]).last_hidden_state[:, prompt - 1 :]
         head = composition.anchor.get_output_embeddings().weight[:FIRST_KEY]
         keys = composition.anchor.config.vocab_size - FIRST_KEY
-        return answer_loss(states, head, ids[:, prompt:], keys)
+        loss, tokens = torch.zeros(()), 0
+        for part in inputs["parts"]:
+            ids, prompt = part["input_ids"], part["prompt"]
+            answers = ids[:, prompt:]
+            states = composition.base_model(ids[:, :-1]).last_hidden_state[:, prompt - 1 :]
+            loss = loss + answers.numel() * answer_loss(states, head, answers, keys)
+            tokens += answers.numel()
+        return loss / tokens
 
 
 class StepReport(TrainerCallback):
@@ -157,9 +175,12 @@ def train_composition(
         model.train()
         checking += time.perf_counter() - started
 
-    parameters = [parameter for _, parameter in model.composition_parameters()]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=profile.learning_rate, weight_decay=profile.weight_decay, betas=(0.9, 0.98), fused=True
+    # Every composition parameter is a matrix, so Muon can have them all; AdamW takes about ten times as many steps.
+    optimizer = torch.optim.Muon(
+        [parameter for _, parameter in model.composition_parameters()],
+        lr=profile.learning_rate,
+        weight_decay=profile.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
     )
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)

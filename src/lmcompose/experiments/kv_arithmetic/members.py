@@ -227,21 +227,19 @@ def schedule(step: int, steps: int, decay: float, warmup: int = 50) -> float:
 
 
 def _optimizers(model: GPT2LMHeadModel, profile: MemberProfile) -> list[torch.optim.Optimizer]:
-    tables, matrices, others = [], [], []
-    for name, parameter in model.named_parameters():
-        if "wte" in name or "wpe" in name or "lm_head" in name:
-            tables.append(parameter)
-        elif parameter.ndim == 2 and profile.muon_learning_rate:
-            matrices.append(parameter)
-        else:
-            others.append(parameter)
+    positions = [model.transformer.wpe.weight]
+    matrices = [
+        parameter
+        for parameter in model.transformer.h.parameters()
+        if parameter.ndim == 2 and profile.muon_learning_rate
+    ]
+    apart = {id(parameter) for parameter in (*positions, *matrices)}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+    # Positions that no short expression reaches must not decay while only short ones are trained on.
+    groups = [{"params": others}, {"params": positions, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(
-            tables + others,
-            lr=profile.learning_rate,
-            weight_decay=profile.weight_decay,
-            betas=(0.9, 0.98),
-            fused=True,
+            groups, lr=profile.learning_rate, weight_decay=profile.weight_decay, betas=(0.9, 0.98), fused=True
         )
     ]
     if matrices:

@@ -32,7 +32,7 @@ PROFILES = {
         keys=2_000,
         operands=2,
         augmenting=MemberProfile(
-            width=64, layers=2, heads=4, mlp=32, steps=900, rows=128, learning_rate=3e-3, weight_decay=1.0, single=0.7,
+            width=64, layers=2, heads=4, mlp=32, steps=2_000, rows=128, learning_rate=3e-3, weight_decay=1.0,
             mix=(1, 1),
         ),
         anchor=MemberProfile(
@@ -40,8 +40,8 @@ PROFILES = {
             weight_decay=0.01, single=0.0, mix=(1, 2), sparse=0.7,
         ),
         composition=CompositionProfile(
-            connections=((0, 0), (2, 2)), num_heads=8, steps=800, rows=128, learning_rate=2e-3,
-            shares={"kv_math": 0.6, "kv_subs": 0.3, "num_math": 0.1}, stages=(0.3,), mix=(1, 2),
+            connections=((0, 0), (2, 2)), num_heads=8, steps=600, rows=128, learning_rate=0.03,
+            mix=(1, 2),
         ),
         tested=1_000,
     ),
@@ -50,15 +50,15 @@ PROFILES = {
         operands=3,
         augmenting=MemberProfile(
             width=128, layers=2, heads=8, mlp=32, steps=1_600, rows=256, learning_rate=3e-3, weight_decay=1.0,
-            single=0.6, mix=(1, 1, 1),
+            mix=(1, 1, 1),
         ),
         anchor=MemberProfile(
             width=128, layers=3, heads=8, mlp=512, steps=2_400, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
             weight_decay=0.01, single=0.05, mix=(1, 2, 6), sparse=0.7,
         ),
         composition=CompositionProfile(
-            connections=((0, 0), (2, 3)), num_heads=8, steps=1_500, rows=256, learning_rate=2e-3,
-            shares={"kv_math": 0.6, "kv_subs": 0.3, "num_math": 0.1}, stages=(0.2, 0.4), mix=(1, 1, 2),
+            connections=((0, 0), (2, 3)), num_heads=8, steps=1_500, rows=256, learning_rate=0.03,
+            mix=(1, 1, 2),
         ),
         tested=2_000,
         arms=("composition", "random_augmenting", "composition_mlp"),

@@ -45,17 +45,21 @@ class Expressions:
     """A batch of expressions of one length.
 
     Args:
-        keys: [rows, operands] key numbers, or None for expressions over plain numbers.
+        keys: [rows, operands] key numbers, -1 where the operand is a plain number.
         values: [rows, operands] the operands' values.
         operators: [rows, operands] token ids of the operator before each operand (the first one counts as `+`).
     """
 
-    keys: np.ndarray | None
+    keys: np.ndarray
     values: np.ndarray
     operators: np.ndarray
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def rows(self, chosen: np.ndarray) -> "Expressions":
+        """Some of the rows, by index."""
+        return Expressions(self.keys[chosen], self.values[chosen], self.operators[chosen])
 
     def results(self) -> np.ndarray:
         """[rows] the value of each expression; `*` binds before `+` and `-`."""
@@ -144,12 +148,14 @@ class Task:
         rows: int,
         operands: int,
         pool: np.ndarray | None = None,
+        numbers: float = 0.0,
         sparse: float = 0.0,
     ) -> Expressions:
         """Draw `rows` expressions without a negative result: over the keys in `pool`, or over plain numbers.
 
-        Operators and operands are uniform before negative results are thrown away. In a share `sparse` of the rows of
-        plain numbers, every digit is zeroed with probability 1/2.
+        Operators and operands are uniform before negative results are thrown away. With a pool, each operand is a
+        plain number with probability `numbers` instead. In a share `sparse` of the rows, every digit of the plain
+        numbers is zeroed with probability 1/2.
         """
         choices = np.array([PLUS, MINUS, TIMES] if self.multiplication else [PLUS, MINUS])
         kept: list[Expressions] = []
@@ -157,14 +163,17 @@ class Task:
         while missing > 0:
             operators = choices[generator.integers(0, len(choices), (2 * missing, operands))]
             operators[:, 0] = PLUS
-            keys = None if pool is None else pool[generator.integers(0, len(pool), operators.shape)]
-            values = self._numbers(generator, operators.shape, sparse) if keys is None else self.values[keys]
+            keys = np.full(operators.shape, -1)
+            if pool is not None:
+                plain = generator.random(operators.shape) < numbers
+                keys = np.where(plain, -1, pool[generator.integers(0, len(pool), operators.shape)])
+            values = np.where(keys < 0, self._numbers(generator, operators.shape, sparse), self.values[keys])
             drawn = Expressions(keys, values, operators)
             good = np.flatnonzero(drawn.results() >= 0)[:missing]
-            kept.append(Expressions(None if keys is None else keys[good], values[good], operators[good]))
+            kept.append(drawn.rows(good))
             missing -= len(good)
         return Expressions(
-            None if pool is None else np.concatenate([part.keys for part in kept if part.keys is not None]),
+            np.concatenate([part.keys for part in kept]),
             np.concatenate([part.values for part in kept]),
             np.concatenate([part.operators for part in kept]),
         )
@@ -182,12 +191,10 @@ class Task:
         """Token ids [rows, length] of prompt and answer, and the length of the prompt, which all rows share."""
         operators = expressions.operators
         numbers = self.digits(expressions.values, self.width)
-        if kind is Kind.NUM_MATH:
-            operands = numbers
-        else:
-            assert expressions.keys is not None
-            operands = np.full_like(numbers, FILLER)
-            operands[:, :, 0] = FIRST_KEY + expressions.keys
+        padded_keys = np.full_like(numbers, FILLER)
+        padded_keys[:, :, 0] = FIRST_KEY + expressions.keys
+        plain = (expressions.keys < 0) | (kind is Kind.NUM_MATH)
+        operands = np.where(plain[:, :, None], numbers, padded_keys)
         ask = EQUALS if kind is not Kind.KV_SUBS else BECOMES
         prompt = np.concatenate(
             [_column(expressions, BOS), _joined(operands, operators), _column(expressions, ask)], axis=1
