@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 import lmcompose
 from lmcompose import CalmForCausalLM
 from lmcompose.architecture import decoder_layers, hidden_states_of
-from lmcompose.errors import ConfigurationError, SavedFolderError
+from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
 from lmcompose.training.arguments import _FIELDS
 from lmcompose.training.packing import IGNORED, Collator, packed_row
 from lmcompose.training.trainer import CalmTrainer
@@ -336,3 +336,49 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(model: CalmFo
 def test_what_is_no_composition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not a LlamaForCausalLM.*lmcompose\.compose"):
         CalmTrainer(model=tiny_model("llama"), args=arguments(tmp_path))  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(model: CalmForCausalLM, tmp_path: Path) -> None:
+    class Spoil(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 3:
+                next(model.composition_parameters())[1].data.fill_(float("nan"))
+
+    trainer = trainer_of(
+        model,
+        tmp_path,
+        max_steps=6,
+        save_strategy="steps",
+        save_steps=2,
+        callbacks=[Spoil()],
+        logging_nan_inf_filter=False,
+    )
+    with pytest.raises(LmcomposeError, match="loss is nan at step 4"):
+        trainer.train()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_the_plain_trainer_trains_a_composition_too(tmp_path: Path) -> None:
+    """With the loss of the whole batch however it is divided, and checkpoints of composition parameters only."""
+    histories = []
+    for accumulation in (1, 4):
+        model = random_composition(PAIRS["llama+gpt2"])
+        trainer = Trainer(
+            model=model,
+            args=arguments(
+                tmp_path / str(accumulation),
+                per_device_train_batch_size=8 // accumulation,
+                gradient_accumulation_steps=accumulation,
+                save_strategy="steps",
+                save_steps=3,
+                optim="sgd",
+                max_grad_norm=0,
+            ),
+            train_dataset=Documents(24),
+            data_collator=Collator(0),
+        )
+        trainer.train()
+        histories.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        saved = load_file(tmp_path / str(accumulation) / "checkpoint-3" / "model.safetensors")
+        assert set(saved) == {name for name, _ in model.composition_parameters()}
+    assert histories[0] == pytest.approx(histories[1], rel=1e-5)

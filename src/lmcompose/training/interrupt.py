@@ -6,6 +6,7 @@ A second one ends it at once; the last checkpoint that was written is then the o
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -15,6 +16,9 @@ from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+AGAIN = 1.0
+"""Seconds after which a second signal is meant as one: a launcher passes on the Ctrl-C that its processes had too."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,6 +39,7 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self, announce: Callable[[str], None] | None = None) -> None:
         self.signal: int | None = None
+        self._noted = 0.0
         self._announce = announce or (lambda text: print(text, file=sys.stderr, flush=True))
         self._before: dict[int, Any] = {}
 
@@ -54,9 +59,11 @@ class StopOnSignal(TrainerCallback):
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
+            if time.monotonic() - self._noted < AGAIN:
+                return
             self.__exit__()
             raise Interrupted("Stopped at once. The last checkpoint is whole; resume from it.", 128 + number)
-        self.signal = number
+        self.signal, self._noted = number, time.monotonic()
         self._announce("\nStopping after this step, with a checkpoint. Press Ctrl-C again to stop at once.")
 
     def on_step_end(

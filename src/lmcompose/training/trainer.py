@@ -6,6 +6,7 @@ Training by the plain Trainer or by TRL's SFTTrainer works too, since the model 
 This file knows nothing of recipes.
 """
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,7 @@ class CalmTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
         self.callback_handler.add_callback(LogWithCheckpoints())
+        self.callback_handler.add_callback(StopAtNaN())
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -129,6 +131,26 @@ class LogWithCheckpoints(TrainerCallback):
     ) -> TrainerControl:
         control.should_log = control.should_log or control.should_save
         return control
+
+
+class StopAtNaN(TrainerCallback):
+    """End a run whose loss is no number any more, before its parameters go into a checkpoint."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Raises LmcomposeError where a logged loss is infinite or not a number."""
+        for name in ("loss", "eval_loss"):
+            if logs and not math.isfinite(logs.get(name, 0.0)):
+                raise LmcomposeError(
+                    f"The {name} is {logs[name]} at step {state.global_step}. Lower the learning rate, lengthen the "
+                    "warm-up, or load the members in float32; checkpoints of earlier steps are whole."
+                )
 
 
 def freeze_members(model: ComposedModel) -> None:
