@@ -97,7 +97,9 @@ def accepted(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 def run_with_head(model: PreTrainedModel, **inputs: Any) -> CausalLMOutputWithPast:
     """One forward pass of a member up to its logits."""
-    return model(**accepted(model, inputs), return_dict=True)
+    # many architectures take these two without naming them
+    extras = {name: inputs[name] for name in ("output_hidden_states", "output_attentions") if inputs.get(name)}
+    return model(**{**accepted(model, inputs), **extras}, return_dict=True)
 
 
 def run_without_head(model: PreTrainedModel, **inputs: Any) -> Any:

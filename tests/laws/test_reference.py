@@ -112,3 +112,18 @@ def _reference_logits(composition: CalmForCausalLM, pair: Pair, ids: torch.Tenso
 def test_logits_are_those_of_the_papers_equations(pair: Pair) -> None:
     composition, ids = random_composition(pair), random_ids(2, LENGTH)
     assert_same_logits(plain_logits(composition, ids), _reference_logits(composition, pair, ids))
+
+
+@pytest.mark.parametrize("pair", pair_params(["llama+gpt2", "gemma3+llama", "gpt2+llama_wide_deep", "granite+bloom"]))
+def test_hidden_states_are_returned_with_what_the_bridges_added(pair: Pair) -> None:
+    composition, ids = random_composition(pair), random_ids(2, LENGTH)
+    with torch.no_grad():
+        output = composition(ids, output_hidden_states=True)
+        bare = composition.anchor(ids, output_hidden_states=True).hidden_states
+    assert len(output.hidden_states) == composition.anchor.config.num_hidden_layers + 1
+    for k in range(1, len(bare)):
+        assert (output.hidden_states[k] - bare[k]).abs().max() > 1e-3
+    last, head = output.hidden_states[-1], composition.get_output_embeddings()
+    assert head is not None
+    if pair.anchor in ("llama", "gpt2"):  # heads that neither scale nor cap
+        assert_same_logits(head(last), output.logits)
