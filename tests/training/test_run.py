@@ -154,6 +154,19 @@ def test_a_member_that_cannot_be_packed_is_named(project: Project) -> None:
     recipe.write_text("anchor: opt\n" + text[text.index("\n") + 1 :])
     with pytest.raises(MemberError, match=r"packing: .* in 'anchor' \(opt\)\. Set packing: false"):
         quiet(recipe)
+    assert not (recipe.parent / "out").exists()
+
+
+def test_members_that_read_different_tokens_are_refused(project: Project) -> None:
+    recipe = project()
+    save_tiny(recipe.parent / "other", "llama")
+    tokenizer = recipe.parent / "other" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"w1"', '"w1000"'))
+    text = recipe.read_text()
+    recipe.write_text("anchor: other\n" + text[text.index("\n") + 1 :])
+    with pytest.raises(MemberError, match="token"):
+        quiet(recipe)
+    assert not (recipe.parent / "out").exists()
 
 
 def test_a_plan_that_cannot_be_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

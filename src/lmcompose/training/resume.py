@@ -38,28 +38,34 @@ def check_output(output: Path, recipe_path: Path, resume: bool) -> None:
         )
 
 
-def note_or_match_run(recipe: TrainingRecipe, data: CompositionData, output: Path, resume: bool) -> None:
-    """Write down what the run is started with; a resumed run must be the same, or its losses would not be."""
-    now = {"recipe": recipe.model_dump(), "data_fingerprint": data.fingerprint}
+def note_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> None:
+    """Write down what a run is started with, for `match_run`."""
+    if is_main_process():
+        output.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(output / "run.json", {"recipe": recipe.model_dump(), "data_fingerprint": data.fingerprint})
+
+
+def match_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> None:
+    """Refuse to resume a run with another recipe or other data: its losses would not be those of an unbroken run.
+
+    Raises:
+        ConfigurationError: there is no note of what the run was started with.
+        RecipeError, DataError: the recipe, or the data, were changed.
+    """
     file = output / "run.json"
-    if not resume:
-        if is_main_process():
-            output.mkdir(parents=True, exist_ok=True)
-            write_json_atomic(file, now)
-        return
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{file} cannot be read, so this run cannot be resumed exactly. Start it anew."
         ) from error
-    changed = _differences(before["recipe"], json.loads(json.dumps(now["recipe"])))
+    changed = _differences(before["recipe"], json.loads(json.dumps(recipe.model_dump())))
     if changed:
         raise RecipeError(
             f"The recipe was changed since the run was started ({', '.join(changed)}), so resuming it would not give "
             "the same result. Undo the change, or give the recipe another output."
         )
-    if before["data_fingerprint"] != now["data_fingerprint"]:
+    if before["data_fingerprint"] != data.fingerprint:
         raise DataError(
             "The composition data were changed since the run was started, so resuming it would not give the same "
             "result. Put the old data back, or give the recipe another output."

@@ -35,7 +35,7 @@ from lmcompose.training.interrupt import Interrupted, StopOnSignal
 from lmcompose.training.packing import Collator, check_packing
 from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, shown
 from lmcompose.training.recipe import TrainingRecipe
-from lmcompose.training.resume import check_output, checkpoint_to_resume, note_or_match_run, step_of
+from lmcompose.training.resume import check_output, checkpoint_to_resume, match_run, note_run, step_of
 from lmcompose.training.trainer import CalmTrainer
 
 Say = Callable[[str], None]
@@ -96,12 +96,15 @@ def train(
             "epochs": data.epochs,
         }
 
-    note_or_match_run(recipe, data, output, resume)
+    if resume:
+        match_run(recipe, data, output)
     record = run_record(recipe.model_dump(exclude_defaults=True), recipe.seed, command)
     model = _compose(recipe, sources)
     model.config.provenance = record
     if recipe.training.packing:
         check_packing({ANCHOR: model.anchor, **model.augmenting})
+    if not resume:
+        note_run(recipe, data, output)
     return _run(model, recipe, recipe_path, data, plan, output, record, resume, say, progress)
 
 
