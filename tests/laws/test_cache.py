@@ -140,6 +140,16 @@ def test_assisted_decoding_and_prompt_lookup(composed: Composed) -> None:
         _assert_same(composed.generate(row, prompt_lookup_num_tokens=3), composed.generate(row, use_cache=False))
 
 
+@pytest.mark.parametrize("name", ["llama+gpt2", "gemma2+mistral_deep"])
+def test_a_composition_assists_another_model(name: str) -> None:
+    """Its proposals are often refused, so its cache is cropped, also where sliding windows are long full."""
+    plain, ids = tiny_model("llama", seed=7), random_ids(1, 14)
+    settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    expected = plain.generate(ids, **settings)  # type: ignore[operator]
+    got = plain.generate(ids, assistant_model=_composed(name).model, **settings)  # type: ignore[operator]
+    assert torch.equal(got, expected)
+
+
 def test_every_decoded_token_passes_once_through_both_models() -> None:
     """Nothing is recomputed: the prompt once, then one new token per step, in m_A as in the anchor."""
     composed = _composed("llama+gpt2")

@@ -57,7 +57,7 @@ def _train(model: CalmForCausalLM, steps: int = 4) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("pair", pair_params())
 def test_training_changes_the_composition_parameters_only(pair: Pair) -> None:
-    anchor, augmenting = anchor_of(pair), augmenting_of(pair)
+    anchor, augmenting = anchor_of(pair).requires_grad_(True), augmenting_of(pair).requires_grad_(True)
     members = {"anchor": _tensors(anchor), "augmenting": _tensors(augmenting)}
     model = compose(anchor=anchor, augmenting=augmenting, connections=crossed_connections(augmenting, anchor))
     composition = {name: parameter.detach().clone() for name, parameter in model.composition_parameters()}
