@@ -2,6 +2,7 @@
 
 import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,3 +86,12 @@ def test_too_short_a_text_is_one_clear_error(member, tmp_path):
     short.write_text("w1 w2 w3")
     with pytest.raises(DataError, match="give a longer one"):
         run_stories(member, short)
+
+
+def test_the_documentation_shows_the_committed_result():
+    root = Path(__file__).parents[2]
+    committed = json.loads((root / "results" / "stories" / "stories.json").read_text(encoding="utf-8"))
+    page = (root / "docs" / "stories.md").read_text(encoding="utf-8")
+    assert stories_grid(committed).to_markdown() in page
+    for variant in ("random", "shuffled"):
+        assert committed["results"][variant]["minus_pretrained"][1] > 0, "the page says that the interval excludes zero"

@@ -5,14 +5,16 @@ parameters, pretrained on children's stories); the composition learns English pr
 library, or a file of yours) and is scored on documents that were held out. Any adapter beats the bare anchor on new
 text, so that proves nothing: the same composition is trained, with the same data, steps and seeds, with two other
 augmenting models of the same shape, one with fresh random weights and one with stories260K's own weights shuffled
-within each tensor, which keeps their sizes and loses what they know. What the pretrained one gains over these two can
-only come from its knowledge of English.
+within each tensor, which keeps their sizes and loses what they know. What the pretrained one gains over these two
+can only come from what it has learnt.
 
-    python -m lmcompose.experiments.stories --stories FOLDER      about 8 minutes on one core
+    python -m lmcompose.experiments.stories --stories FOLDER      about 6 minutes of one core
 """
 
 import argparse
 import random
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +73,7 @@ def run_stories(
     anchor_steps: int = 250,
     held_out_rows: int = 320,
     say: Callable[[str], None] = print,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Run the experiment; returns a result that is ready for JSON and `reporting.tables`.
 
@@ -80,6 +83,7 @@ def run_stories(
         seeds: of the composition's parameters, the order of the data and the random augmenting models; at least two.
         steps, anchor_steps: training steps of every composition, and of the anchor before.
         held_out_rows: at most so many rows of held-out text are scored.
+        command: what to record as the command.
 
     Raises:
         MemberError: there is no model at `stories`.
@@ -119,7 +123,7 @@ def run_stories(
         results[variant]["minus_pretrained"] = list(interval)
     return {
         "what": "stories",
-        **run_record(),
+        **run_record(command=command),
         "text": Path(text).name if text else "Python's documentation",
         "seeds": list(seeds),
         "steps": steps,
@@ -255,7 +259,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=Path("results/stories/stories.json"))
     options = parser.parse_args()
-    result = run_stories(options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps)
+    command = shlex.join(["python", "-m", "lmcompose.experiments.stories", *sys.argv[1:]])
+    result = run_stories(
+        options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps, command=command
+    )
     console = Console()
     for grid in grids(result):
         console.print(grid.to_rich())
