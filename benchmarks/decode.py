@@ -1,6 +1,6 @@
 """Decoding speed: a composition's seconds per token over the sum of its two members', each decoded alone.
 
-    python benchmarks/decode.py                                   random members, about 10 minutes on two cores
+    python benchmarks/decode.py                                   random members
     python benchmarks/decode.py --anchor FOLDER --augmenting FOLDER --dtypes bfloat16
 
 Greedy decoding by `generate`, in one process, the three models taking turns in every repetition; medians are

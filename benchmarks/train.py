@@ -1,6 +1,6 @@
 """Training cost: one CALM step over one LoRA step with as many trained parameters, on the same anchor.
 
-    python benchmarks/train.py                                    random members, about 3 minutes on two cores
+    python benchmarks/train.py                                    random members
     python benchmarks/train.py --anchor FOLDER --augmenting FOLDER
 
 A step is forward, loss, backward and AdamW over batch x length tokens. The two take turns in one process and medians
