@@ -98,8 +98,9 @@ def test_plain_numbers_have_no_keys() -> None:
 
 def test_operands_can_be_mixed_and_digits_sparse() -> None:
     task = Task(keys=200)
-    mixed = task.sample(np.random.default_rng(0), 500, 3, task.split[0], numbers=0.5)
-    assert 0.4 < (mixed.keys < 0).mean() < 0.6
+    mixed = task.sample(np.random.default_rng(0), 500, 3, task.split[0], all_keys=0.5, no_key=0.2)
+    shares = [((mixed.keys >= 0).sum(axis=1) == count).mean() for count in (0, 1, 2, 3)]
+    assert shares == pytest.approx([0.2, 0.3, 0.0, 0.5], abs=0.06)
     ids, _ = task.encode(mixed, Kind.KV_MATH)
     first = ids[:, 1]
     assert ((first >= FIRST_KEY) == (mixed.keys[:, 0] >= 0)).all()

@@ -6,7 +6,6 @@ and arithmetic on plain numbers, in the shares that the profile states.
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,35 +23,62 @@ from lmcompose.training.trainer import CalmTrainer
 
 
 @dataclass(frozen=True)
-class CompositionProfile:
-    """The connections of the composition and how it is trained.
+class Phase:
+    """A part of the training, with the connections that are trained in it; the others stay as they are.
 
     Args:
         connections: (layer of m_A, layer of m_B) pairs, 0 = the embeddings.
-        num_heads: N_H of the cross-attention.
         steps, rows: optimizer steps, and expressions in each.
         learning_rate: of Muon, scaled to the step size of AdamW.
         substitution: the share of KV-SUBS among the rows; the others are arithmetic.
         mix: the shares of expressions with 1, 2, ... operands.
-        numbers: how often an operand of arithmetic is a plain number and no key: at the first step, and from the
-            fraction `anneal` of the steps on. Few keys in an expression tell the bridges best what each of them means.
-        initializer_range: standard deviation of the initial composition parameters but W_O.
+        all_keys: the share of arithmetic rows whose operands are all keys: at first, and at last. The others have one
+            key among plain numbers, which tells the bridges best what it means.
+        ramp: the fractions of the steps between which `all_keys` rises.
+        no_key: the share of arithmetic rows of plain numbers only, so that the anchor's own skill is kept.
         decay: the last fraction of the steps, over which the learning rate falls to zero.
     """
 
     connections: tuple[tuple[int, int], ...]
-    num_heads: int
     steps: int
     rows: int
     learning_rate: float
-    substitution: float = 0.2
-    mix: tuple[float, ...] = (1.0, 1.0, 1.0)
-    numbers: tuple[float, float] = (0.7, 0.1)
-    anneal: float = 0.5
-    weight_decay: float = 0.01
-    initializer_range: float = 0.05
+    mix: tuple[float, ...]
+    substitution: float = 0.0
+    all_keys: tuple[float, float] = (0.1, 0.75)
+    ramp: tuple[float, float] = (0.2, 0.4)
+    no_key: float = 0.1
+    weight_decay: float = 0.1
     warmup: int = 20
     decay: float = 0.5
+
+
+@dataclass(frozen=True)
+class CompositionProfile:
+    """The composition and how it is trained.
+
+    A connection that is not trained yet adds nothing, since its W_O is zero; so the phases can follow each other
+    without disturbing what was learned. The paper trains all connections at once; both are CALM.
+
+    Args:
+        num_heads: N_H of the cross-attention.
+        initializer_range: standard deviation of the initial composition parameters but W_O.
+        phases: in order.
+    """
+
+    num_heads: int
+    initializer_range: float
+    phases: tuple[Phase, ...]
+
+    @property
+    def connections(self) -> list[tuple[int, int]]:
+        """All connections, in the order in which they are first trained."""
+        return list(dict.fromkeys(pair for phase in self.phases for pair in phase.connections))
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
 
 
 Part = dict[str, Any]
@@ -68,26 +94,25 @@ class CompositionBatches(Dataset):
 
     in_order = True
 
-    def __init__(self, task: Task, profile: CompositionProfile, seed: int) -> None:
-        self.task, self.profile, self.seed = task, profile, seed
+    def __init__(self, task: Task, phase: Phase, seed: int) -> None:
+        self.task, self.phase, self.seed = task, phase, seed
 
     def __len__(self) -> int:
-        return self.profile.steps
+        return self.phase.steps
 
     def __getitem__(self, step: int) -> dict[str, list[Part]]:
         """`parts`: the batch, grouped by kind and length."""
-        task, profile = self.task, self.profile
+        task, phase = self.task, self.phase
         generator = np.random.default_rng([self.seed, 4, step])
-        first, last = profile.numbers
-        numbers = first + (last - first) * min(1.0, step / max(1.0, profile.anneal * profile.steps))
-        mix = np.array(profile.mix[: task.operands])
+        all_keys = float(np.interp(step / phase.steps, phase.ramp, phase.all_keys))
+        mix = np.array(phase.mix[: task.operands])
         parts = []
-        for kind, share in ((Kind.KV_MATH, 1 - profile.substitution), (Kind.KV_SUBS, profile.substitution)):
-            for operands, rows in enumerate(np.round(profile.rows * share * mix / mix.sum()).astype(int), start=1):
+        for kind, share in ((Kind.KV_MATH, 1 - phase.substitution), (Kind.KV_SUBS, phase.substitution)):
+            for operands, rows in enumerate(np.round(phase.rows * share * mix / mix.sum()).astype(int), start=1):
                 if rows == 0:
                     continue
-                plain = numbers if kind is Kind.KV_MATH else 0.0
-                expressions = task.sample(generator, int(rows), operands, task.split[0], numbers=plain)
+                kinds = {"all_keys": all_keys, "no_key": phase.no_key} if kind is Kind.KV_MATH else {}
+                expressions = task.sample(generator, int(rows), operands, task.split[0], **kinds)
                 ids, prompt = task.encode(expressions, kind)
                 parts.append({"input_ids": torch.from_numpy(ids), "prompt": prompt})
         return {"parts": parts}
@@ -114,19 +139,15 @@ class AnswerTrainer(CalmTrainer):
 
 
 class StepReport(TrainerCallback):
-    """Tells a `Report` of every step, and calls `check` a few times on the way."""
+    """Tells a `Report` of every step, counted on from the phases before."""
 
-    def __init__(self, report: Report | None, check: Callable[[int], None] | None, checks: int) -> None:
-        self.report, self.check, self.checks = report, check, checks
+    def __init__(self, report: Report, before: int, steps: int) -> None:
+        self.report, self.before, self.steps = report, before, steps
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         """Called by the trainer."""
-        every = max(1, state.max_steps // self.checks)
-        if self.check is not None and state.global_step % every == 0:
-            self.check(state.global_step)
-        if self.report is not None:
-            loss = state.log_history[-1].get("loss", float("nan")) if state.log_history else float("nan")
-            self.report(state.global_step, state.max_steps, loss)
+        losses = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
+        self.report(self.before + state.global_step, self.steps, losses[0] if losses else float("nan"))
 
 
 def compose_members(
@@ -151,49 +172,45 @@ def compose_members(
 
 
 def train_composition(
-    model: CalmForCausalLM,
-    task: Task,
-    profile: CompositionProfile,
-    seed: int,
-    report: Report | None = None,
-    check: Callable[[int], None] | None = None,
-    checks: int = 10,
+    model: CalmForCausalLM, task: Task, profile: CompositionProfile, seed: int, report: Report | None = None
 ) -> tuple[float, list[dict[str, float]]]:
-    """Train the composition parameters of `model`.
+    """Train the composition parameters of `model`, phase by phase.
 
     Returns:
-        The seconds it took (without `check`, which is called `checks` times on the way), and the loss curve.
+        The seconds it took, and the loss curve.
     """
-    checking = 0.0
+    started, done = time.perf_counter(), 0
+    curve: list[dict[str, float]] = []
+    for number, phase in enumerate(profile.phases):
+        callbacks: list[TrainerCallback] = [] if report is None else [StepReport(report, done, profile.steps)]
+        curve += train_phase(model, task, phase, seed + 1_000 * number, callbacks, done)
+        done += phase.steps
+    for _, parameter in model.composition_parameters():
+        parameter.requires_grad_(True)
+    return time.perf_counter() - started, curve
 
-    def timed_check(step: int) -> None:
-        nonlocal checking
-        started = time.perf_counter()
-        model.eval()
-        if check is not None:
-            check(step)
-        model.train()
-        checking += time.perf_counter() - started
 
-    # Every composition parameter is a matrix, so Muon can have them all; AdamW takes about ten times as many steps.
+def train_phase(
+    model: CalmForCausalLM, task: Task, phase: Phase, seed: int, callbacks: list[TrainerCallback], before: int = 0
+) -> list[dict[str, float]]:
+    """Train the connections of one phase; returns its part of the loss curve, counted on from step `before`."""
+    bridges = [model.bridge("augmenting", *pair) for pair in phase.connections]
+    trained = [parameter for bridge in bridges for parameter in bridge.parameters()]
+    # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
     optimizer = torch.optim.Muon(
-        [parameter for _, parameter in model.composition_parameters()],
-        lr=profile.learning_rate,
-        weight_decay=profile.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
+        trained, lr=phase.learning_rate, weight_decay=phase.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
     rates = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)
+        optimizer, lambda step: schedule(step, phase.steps, phase.decay, phase.warmup)
     )
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         trainer = AnswerTrainer(
             model=model,
             args=TrainingArguments(
                 output_dir=folder,
-                max_steps=profile.steps,
+                max_steps=phase.steps,
                 per_device_train_batch_size=1,  # a row of this dataset is a batch
-                logging_steps=max(1, profile.steps // 100),
+                logging_steps=max(1, phase.steps // 50),
                 save_strategy="no",
                 report_to="none",
                 remove_unused_columns=False,
@@ -202,14 +219,17 @@ def train_composition(
                 seed=seed,
                 log_level="error",
             ),
-            train_dataset=CompositionBatches(task, profile, seed),
+            train_dataset=CompositionBatches(task, phase, seed),
             data_collator=lambda batches: batches[0],
             optimizers=(optimizer, rates),
-            callbacks=[StepReport(report, timed_check if check else None, checks)],
+            callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)  # it prints every logged dict where there is no bar
+        for _, parameter in model.composition_parameters():
+            parameter.requires_grad_(False)
+        for parameter in trained:
+            parameter.requires_grad_(True)
         trainer.train()
-    seconds = time.perf_counter() - started - checking
     model.eval()
-    curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
-    return seconds, curve
+    history = trainer.state.log_history
+    return [{"step": before + entry["step"], "loss": entry["loss"]} for entry in history if "loss" in entry]

@@ -16,13 +16,17 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lmcompose.experiments.kv_arithmetic.task import BECOMES, BOS, EOS, FILLER, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.kv_arithmetic.task import BECOMES, BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
+
+KEY_NORM = 4.0
+"""Of m_A's keys once it is trained: of the order of m_B's digits, which have 1 to 2."""
 
 Batch = tuple[torch.Tensor, int]
 """Token ids [rows, length] and the length of the prompt."""
@@ -44,6 +48,7 @@ class MemberProfile:
             m_B).
         mix: how often expressions of 1, 2, ... operands are drawn after that.
         sparse: how often a row's numbers get half of their digits zeroed (m_B only).
+        unknown: how often a row's operands lose some or all of their digits to fillers (m_B only).
         decay: the last fraction of the steps, over which the learning rates fall to zero.
     """
 
@@ -59,6 +64,7 @@ class MemberProfile:
     single: float = 0.0
     mix: tuple[float, ...] = (1.0, 1.0, 1.0)
     sparse: float = 0.0
+    unknown: float = 0.0
     decay: float = 0.35
 
 
@@ -118,6 +124,21 @@ def with_full_vocabulary(model: GPT2LMHeadModel, task: Task) -> GPT2LMHeadModel:
     return model.eval()
 
 
+@torch.no_grad()
+def scale_states(model: GPT2LMHeadModel, key_norm: float) -> None:
+    """Multiply every hidden state of `model` so that its keys have the norm `key_norm`; its answers stay the same.
+
+    Weight decay leaves small states behind, which the norms inside the model make up for. Bridges read the states
+    before any norm, and start blind where those are much smaller than the anchor's.
+    """
+    factor = key_norm / model.transformer.wte.weight[FIRST_KEY:].norm(dim=1).mean()
+    model.transformer.wte.weight *= factor
+    model.transformer.wpe.weight *= factor
+    for name, parameter in model.transformer.h.named_parameters():
+        if "c_proj" in name:  # what attention and MLP add to the stream
+            parameter *= factor
+
+
 def answer_loss(hidden_states: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, keys: int) -> torch.Tensor:
     """The mean cross-entropy of the answer over the whole vocabulary, of which only the words are computed.
 
@@ -147,6 +168,7 @@ def train_augmenting(
             yield _encoded(task, Kind.KV_SUBS, task.sample(generator, rows, operands, every_key))
 
     seconds = train_member(model, batches(), profile, task.keys, report)
+    scale_states(model, KEY_NORM)
     return with_full_vocabulary(model, task), seconds
 
 
@@ -161,7 +183,9 @@ def train_anchor(
         for step in range(profile.steps):
             longest = 2 if step < profile.single * profile.steps else task.operands
             operands = _draw_operands(generator, task, profile, longest)
-            yield _encoded(task, Kind.NUM_MATH, task.sample(generator, profile.rows, operands, sparse=profile.sparse))
+            drawn = task.sample(generator, profile.rows, operands, sparse=profile.sparse)
+            ids, prompt = _encoded(task, Kind.NUM_MATH, drawn)
+            yield forget_digits(ids, prompt, profile.unknown, generator), prompt
 
     def keep_unread_words_at_zero() -> None:
         words = model.transformer.wte.weight
@@ -170,6 +194,21 @@ def train_anchor(
 
     seconds = train_member(model, batches(), profile, task.keys, report, keep_unread_words_at_zero)
     return with_full_vocabulary(model, task), seconds
+
+
+def forget_digits(ids: torch.Tensor, prompt: int, share: float, generator: np.random.Generator) -> torch.Tensor:
+    """Word dropout: in a share of the rows, digits of the prompt become fillers, each row with a rate of its own.
+
+    The filler's row is zero and stays zero, so this is a digit that m_B does not know. It learns to answer as well as
+    what it knows allows, and so the bridges, which start by adding nothing there, get a gradient that points at the
+    missing digit; a model that was never in doubt answers nonsense with confidence, and the gradient with it.
+    """
+    rates = generator.random((len(ids), 1)) * (generator.random((len(ids), 1)) < share)
+    dropped = torch.from_numpy(generator.random((len(ids), prompt)) < rates)
+    digits = (ids[:, :prompt] >= FIRST_DIGIT) & (ids[:, :prompt] < FIRST_DIGIT + 10)
+    forgotten = ids.clone()
+    forgotten[:, :prompt][dropped & digits] = FILLER
+    return forgotten
 
 
 def _draw_operands(
@@ -236,7 +275,7 @@ def _optimizers(model: GPT2LMHeadModel, profile: MemberProfile) -> list[torch.op
     apart = {id(parameter) for parameter in (*positions, *matrices)}
     others = [parameter for parameter in model.parameters() if id(parameter) not in apart]
     # Positions that no short expression reaches must not decay while only short ones are trained on.
-    groups = [{"params": others}, {"params": positions, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": positions, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(
             groups, lr=profile.learning_rate, weight_decay=profile.weight_decay, betas=(0.9, 0.98), fused=True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile
+from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile, Phase
 from lmcompose.experiments.kv_arithmetic.members import MemberProfile
 
 
@@ -33,15 +33,22 @@ PROFILES = {
         operands=2,
         augmenting=MemberProfile(
             width=64, layers=2, heads=4, mlp=32, steps=2_000, rows=128, learning_rate=3e-3, weight_decay=1.0,
-            mix=(1, 1),
+            single=0.6, mix=(1, 1),
         ),
         anchor=MemberProfile(
-            width=64, layers=2, heads=4, mlp=256, steps=900, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
-            weight_decay=0.01, single=0.0, mix=(1, 2), sparse=0.7,
+            width=64, layers=2, heads=4, mlp=256, steps=1_500, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
+            weight_decay=0.01, single=0.0, mix=(1, 2), sparse=0.7, unknown=0.5,
         ),
         composition=CompositionProfile(
-            connections=((0, 0), (2, 2)), num_heads=8, steps=600, rows=128, learning_rate=0.03,
-            mix=(1, 2),
+            num_heads=8,
+            initializer_range=0.12,
+            phases=(
+                Phase(connections=((0, 0),), steps=1_000, rows=256, learning_rate=0.02, mix=(0, 1)),
+                Phase(
+                    connections=((0, 0), (2, 2)), steps=600, rows=192, learning_rate=0.01, mix=(0, 1),
+                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
+                ),
+            ),
         ),
         tested=1_000,
     ),
@@ -49,16 +56,23 @@ PROFILES = {
         keys=25_000,
         operands=3,
         augmenting=MemberProfile(
-            width=128, layers=2, heads=8, mlp=32, steps=1_600, rows=256, learning_rate=3e-3, weight_decay=1.0,
-            mix=(1, 1, 1),
+            width=128, layers=2, heads=8, mlp=32, steps=2_200, rows=256, learning_rate=3e-3, weight_decay=1.0,
+            single=0.5, mix=(1, 1, 1),
         ),
         anchor=MemberProfile(
-            width=128, layers=3, heads=8, mlp=512, steps=2_400, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
-            weight_decay=0.01, single=0.05, mix=(1, 2, 6), sparse=0.7,
+            width=128, layers=3, heads=8, mlp=512, steps=3_000, rows=128, learning_rate=2e-3, muon_learning_rate=0.01,
+            weight_decay=0.01, single=0.05, mix=(1, 2, 6), sparse=0.6, unknown=0.5,
         ),
         composition=CompositionProfile(
-            connections=((0, 0), (2, 3)), num_heads=8, steps=1_500, rows=256, learning_rate=0.03,
-            mix=(1, 1, 2),
+            num_heads=8,
+            initializer_range=0.09,
+            phases=(
+                Phase(connections=((0, 0),), steps=2_000, rows=256, learning_rate=0.02, mix=(0, 1, 4)),
+                Phase(
+                    connections=((0, 0), (2, 3)), steps=700, rows=256, learning_rate=0.01, mix=(0, 0, 1),
+                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
+                ),
+            ),
         ),
         tested=2_000,
         arms=("composition", "random_augmenting", "composition_mlp"),

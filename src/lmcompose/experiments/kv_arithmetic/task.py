@@ -148,14 +148,15 @@ class Task:
         rows: int,
         operands: int,
         pool: np.ndarray | None = None,
-        numbers: float = 0.0,
+        all_keys: float = 1.0,
+        no_key: float = 0.0,
         sparse: float = 0.0,
     ) -> Expressions:
         """Draw `rows` expressions without a negative result: over the keys in `pool`, or over plain numbers.
 
-        Operators and operands are uniform before negative results are thrown away. With a pool, each operand is a
-        plain number with probability `numbers` instead. In a share `sparse` of the rows, every digit of the plain
-        numbers is zeroed with probability 1/2.
+        Operators and operands are uniform before negative results are thrown away. With a pool, a share `all_keys` of
+        the rows has keys only, a share `no_key` numbers only, and the others one key, in any place, among numbers. In
+        a share `sparse` of the rows, every digit of the plain numbers is zeroed with probability 1/2.
         """
         choices = np.array([PLUS, MINUS, TIMES] if self.multiplication else [PLUS, MINUS])
         kept: list[Expressions] = []
@@ -165,8 +166,10 @@ class Task:
             operators[:, 0] = PLUS
             keys = np.full(operators.shape, -1)
             if pool is not None:
-                plain = generator.random(operators.shape) < numbers
-                keys = np.where(plain, -1, pool[generator.integers(0, len(pool), operators.shape)])
+                which = generator.random((missing * 2, 1))
+                alone = np.arange(operands) == generator.integers(0, operands, which.shape)
+                keyed = np.where(which < all_keys, True, np.where(which < all_keys + no_key, False, alone))
+                keys = np.where(keyed, pool[generator.integers(0, len(pool), operators.shape)], -1)
             values = np.where(keys < 0, self._numbers(generator, operators.shape, sparse), self.values[keys])
             drawn = Expressions(keys, values, operators)
             good = np.flatnonzero(drawn.results() >= 0)[:missing]
