@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from lmcompose import CalmForCausalLM
+from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.training.packing import Collator, packed_row
 from tests.compositions import assert_same_logits, pair_params, plain_logits, random_composition
 from tests.tiny import PAIRS, Pair, padded, random_ids, valid_rows
 
@@ -77,4 +79,17 @@ def test_packed_texts_do_not_see_each_other() -> None:
         positions = torch.cat([torch.arange(len(row)) for row in ROWS])[None]
         logits = plain_logits(composition, packed, position_ids=positions)[0]
         for row, got in zip(ROWS, logits.split([len(row) for row in ROWS]), strict=True):
+            assert_same_logits(got, plain_logits(composition, row[None])[0])
+
+
+def test_packed_texts_do_not_see_each_other_by_default_either() -> None:
+    """As training gives them: labels and restarting positions, in evaluation mode and with no word about a cache."""
+    for name in ("llama+gpt2", "qwen2_sliding+qwen3_wide"):
+        composition = random_composition(PAIRS[name])
+        batch = Collator(0)([packed_row([(row.numpy(), row.numpy()) for row in ROWS])])
+        assert "attention_mask" not in batch
+        with torch.no_grad():
+            output = composition(**batch)
+        assert output.get(CACHE_ARGUMENT) is None
+        for row, got in zip(ROWS, output.logits[0].split([len(row) for row in ROWS]), strict=True):
             assert_same_logits(got, plain_logits(composition, row[None])[0])

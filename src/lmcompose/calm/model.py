@@ -115,6 +115,7 @@ class CalmForCausalLM(ComposedModel):
             attention_mask: [batch, all positions so far], 0 at padding; without it nothing is padding.
             position_ids: [batch, new]; worked out from the mask when left out. Without a mask and a cache, positions
                 that start again at 0 mark packed documents, which never attend to each other.
+            use_cache: whether to return a cache; by default outside training, and without labels.
             cache: what an earlier pass returned (`past_key_values` in transformers before 5.24; both are taken).
             labels: [batch, new], -100 where no loss is wanted; shifted here, as everywhere in HF.
             logits_to_keep: how many last positions need logits (0 = all), or which.
@@ -132,7 +133,8 @@ class CalmForCausalLM(ComposedModel):
         if not self.is_attached:
             raise ConfigurationError("This composition is detached from its members. Call attach() to use it again.")
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
+            # nobody goes on from a pass with labels, and transformers looks for packed documents only without a cache
+            use_cache = self.config.use_cache and not self.training and labels is None
         composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, input_ids.shape[1])
