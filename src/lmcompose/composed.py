@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import torch
 from torch import nn
@@ -197,6 +197,17 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         """Recompute the leader's layers in the backward pass, always non-reentrant (see `checkpointing.py`)."""
         set_checkpointing(self.leader, enable, every_n_layers=kwargs.get("every_n_layers", 1))
         self.train(self.training)
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        """Refuse `nn.DataParallel`: its replicas would share the hooks, and so each other's hidden states.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            "nn.DataParallel cannot replicate a composition. Start one process per GPU instead, with "
+            "DistributedDataParallel or accelerate launch --num_processes ..."
+        )
 
     def enable_input_require_grads(self) -> None:
         """Nothing: frozen members need no graph, and one through the augmenting model would only cost memory."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lmcompose import CalmForCausalLM, compose
+from lmcompose.errors import ConfigurationError
 from tests.compositions import (
     DIFFERENT,
     anchor_of,
@@ -194,6 +195,12 @@ def test_a_deep_copy_is_a_composition_of_its_own(pair: Pair) -> None:
     model.disable()
     own = {parameter.data_ptr() for parameter in model.parameters()}
     assert not own & {parameter.data_ptr() for parameter in twin.parameters()}
+
+
+def test_data_parallel_is_refused() -> None:
+    """Its replicas would share the hooks of one anchor. `nn.DataParallel` asks every module for a replica."""
+    with pytest.raises(ConfigurationError, match="accelerate launch"):
+        random_composition(SHARED)._replicate_for_data_parallel()
 
 
 def test_a_pickled_composition_works() -> None:
