@@ -114,6 +114,17 @@ def source_name(source: Source) -> str:
     return str(source)
 
 
+def is_written_as_path(source: str | Path) -> bool:
+    """Whether `source` can only be a path: no hub id looks like it."""
+    text = str(source)
+    return isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or "\\" in text
+
+
+def is_missing_folder(source: str | Path) -> bool:
+    """Whether `source` can only be a path and nothing is there: asking the hub would cost half a minute offline."""
+    return is_written_as_path(source) and not Path(source).exists()
+
+
 def plan_member(
     source: Source, role: str = "anchor", revision: str | None = None, trust_remote_code: bool = False
 ) -> MemberReference:
@@ -128,6 +139,13 @@ def plan_member(
         source = source[0]
     if isinstance(source, PreTrainedModel):
         config, revision = source.config, getattr(source.config, "_commit_hash", None)
+    elif is_missing_folder(source):
+        written_out = Path(source).expanduser()
+        hint = f" ('~' is not replaced here: write {written_out}.)" if str(source).startswith("~") else ""
+        raise MemberError(
+            f"No model could be read at '{source}' (for the {role}): there is no such folder.{hint} Give a folder with "
+            "a config.json, or the id of a model on the hub."
+        )
     else:
         try:
             config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)

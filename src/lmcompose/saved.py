@@ -18,13 +18,28 @@ from transformers.utils.hub import cached_file
 from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
-from lmcompose.loading import Member, MemberReference, Source, check_same_base, load_member, plan_member
+from lmcompose.loading import (
+    Member,
+    MemberReference,
+    Source,
+    check_same_base,
+    is_missing_folder,
+    load_member,
+    plan_member,
+)
 
 FORMAT_VERSION = 1
 """The version of the saved folder. A folder of a later version is refused; one of an earlier version is read."""
 
 WEIGHTS_NAME = "model.safetensors"
 
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "chat_template.json", "additional_chat_templates", "vocab.json", "vocab.txt", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json",
+)  # fmt: skip
+"""What `PreTrainedTokenizerBase.save_pretrained` writes."""
 
 HEAD_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
 """What architectures do to the logits after the head; TRL applies the head itself and reads these off the config."""
@@ -82,7 +97,8 @@ def write_saved(
         SavedFolderError: it could not be written; what was there before is untouched.
     """
     try:
-        with atomic_folder(target) as folder:
+        # old files of a tokenizer would be read as the new composition's own
+        with atomic_folder(target, drop=TOKENIZER_FILES) as folder:
             save_file(dict(tensors), folder / WEIGHTS_NAME, metadata={"format": "pt"})
             config.save_pretrained(folder)
             generation_config.save_pretrained(folder)
@@ -118,6 +134,10 @@ def read_config(config_class: type[ComposedConfig], saved: str, revision: str | 
         SavedFolderError: there is none, it does not parse, it is of a plain model, or of a later format.
     """
     recover_folder(saved)
+    if is_missing_folder(saved):
+        raise SavedFolderError(
+            f"No saved composition at '{saved}': there is no such folder. Give the folder that save_pretrained wrote."
+        )
     try:
         config = AutoConfig.from_pretrained(saved, revision=revision)
     except (OSError, ValueError) as error:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lmcompose import CalmConfig, CalmForCausalLM, compose
 from lmcompose.errors import SavedFolderError, WrongBaseError
 from tests.compositions import anchor_of, augmenting_of, pair_params, plain_logits, random_composition, randomise
-from tests.tiny import PAIRS, Pair, random_ids, save_tiny, tiny_model
+from tests.tiny import PAIRS, Pair, random_ids, save_tiny, tiny_model, tiny_tokenizer
 
 IDS = random_ids(2, 10)
 SHARDS = "model.safetensors"
@@ -48,6 +48,17 @@ def test_only_composition_parameters_are_written(saved: tuple[Path, torch.Tensor
         assert file.metadata()["format"] == "pt"
     assert not list(saved[0].glob("*.bin"))
     assert not (saved[0] / "adapter_config.json").exists(), "with peft installed AutoModel would load its base instead"
+
+
+def test_no_old_tokenizer_stays_beside_a_composition_without_one(tmp_path: Path) -> None:
+    anchor, augmenting = tiny_model("llama"), tiny_model("gpt2", seed=1)
+    compose((anchor, tiny_tokenizer()), (augmenting, tiny_tokenizer())).save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "optimizer.pt").write_text("a trainer's own")
+    assert list((tmp_path / "saved").glob("tokenizer*"))
+    compose(anchor, augmenting).save_pretrained(tmp_path / "saved")
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {
+        "README.md", "config.json", "generation_config.json", SHARDS, "optimizer.pt"
+    }  # fmt: skip
 
 
 def test_the_folder_says_what_it_needs(saved: tuple[Path, torch.Tensor], folders: tuple[Path, Path]) -> None:

@@ -26,7 +26,7 @@ from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
 from lmcompose.errors import DataError, RecipeError
 from lmcompose.folders import write_json_atomic
-from lmcompose.loading import read_tokenizer
+from lmcompose.loading import is_written_as_path, read_tokenizer
 from lmcompose.recipe import read_recipe
 from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
 from lmcompose.training.curve import loss_curve, write_curve
@@ -219,7 +219,7 @@ def _located(source: str, base: Path, role: str) -> str:
     folder = base / Path(source).expanduser()
     if folder.is_dir():
         return os.path.normpath(folder)
-    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+    if is_written_as_path(source):
         raise RecipeError(f"{role}: there is no folder {folder}. Relative paths start from the recipe's folder.")
     return source
 
