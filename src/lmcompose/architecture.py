@@ -6,14 +6,22 @@ final norm. This file knows nothing about compositions.
 """
 
 import inspect
+import logging
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from lmcompose.errors import MemberError
+from lmcompose.errors import ConfigurationError, MemberError
 
 CACHE_ARGUMENT = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 """The name of the cache in `forward` and in outputs: transformers 5.24 renamed `past_key_values` to `cache`."""
@@ -40,6 +48,29 @@ def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise MemberError(f"{kind} not a causal language model. {advice}")
+
+
+def exact_parameters(config: PreTrainedConfig, trust_remote_code: bool = False) -> int:
+    """The parameters of the model that `config` describes, tied ones once, counted on the meta device.
+
+    Raises:
+        ConfigurationError: transformers cannot build a model from `config`.
+    """
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or trust_remote_code
+    builder = AutoModelForCausalLM if causal else AutoModel
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = builder.from_config(config, trust_remote_code=trust_remote_code)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"No model can be built from this {config.model_type} configuration: {error}"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from lmcompose.architecture import exact_parameters
 from lmcompose.calm.bridge import Bridge
 from lmcompose.errors import ConfigurationError
-from lmcompose.experiments.overhead import composition_parameters, exact_parameters, overhead_report, worked_example
+from lmcompose.experiments.overhead import composition_parameters, overhead_report, worked_example
 from lmcompose.reporting.tables import markdown
 
 

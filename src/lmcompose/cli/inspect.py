@@ -103,8 +103,8 @@ def _composition_parameters(model: str) -> int:
 def _member_parameters(name: str, revision: str | None) -> int | None:
     from transformers import AutoConfig
 
+    from lmcompose.architecture import exact_parameters
     from lmcompose.errors import ConfigurationError
-    from lmcompose.experiments.overhead import exact_parameters
 
     try:
         return exact_parameters(AutoConfig.from_pretrained(name, revision=revision))

@@ -12,20 +12,11 @@ the anchor model, N_B the anchor's layers, V_B its vocabulary, K_B its MLP width
 Both differ from what is there: see `REASONS`.
 """
 
-import logging
 from typing import Any
 
-import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModel,
-    AutoModelForCausalLM,
-    BertConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import BertConfig, PreTrainedConfig
 
-from lmcompose.architecture import text_config
+from lmcompose.architecture import exact_parameters, text_config
 from lmcompose.calm.connections import default_connections
 from lmcompose.errors import ConfigurationError
 
@@ -63,28 +54,6 @@ def anchor_parameters_formula(layers: int, width: int, vocabulary: int, mlp_mult
 def anchor_parameters_corrected(layers: int, width: int, vocabulary: int, mlp_multiplier: float) -> int:
     """V_B D_B + N_B (4 D_B^2 + 2 D_B^2 K_B): the embedding once, and W_O of self-attention."""
     return round(vocabulary * width + layers * (4 * width**2 + 2 * width**2 * mlp_multiplier))
-
-
-def exact_parameters(config: PreTrainedConfig) -> int:
-    """The parameters of the model that `config` describes, tied ones once, counted on the meta device.
-
-    Raises:
-        ConfigurationError: transformers cannot build a model from `config`.
-    """
-    builder = AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = builder.from_config(config)
-    except (ValueError, ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"No model can be built from this {config.model_type} configuration: {error}"
-        ) from error
-    finally:
-        logger.setLevel(level)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def overhead_report(

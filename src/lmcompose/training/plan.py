@@ -4,7 +4,6 @@ Counts parameters on the meta device. The weights and the optimizer's state are 
 only the exact part can be a reason to refuse.
 """
 
-import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
-from lmcompose.architecture import text_config
+from lmcompose.architecture import exact_parameters, text_config
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
 from lmcompose.training.recipe import TrainingRecipe
@@ -170,21 +169,8 @@ def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRe
         width=text.hidden_size,
         vocabulary=text.vocab_size,
         dtype=stored if recipe.dtype == "auto" else recipe.dtype,
-        parameters=_count_parameters(config, recipe.trust_remote_code),
+        parameters=exact_parameters(config, recipe.trust_remote_code),
     )
-
-
-def _count_parameters(config: PreTrainedConfig, trust_remote_code: bool) -> int:
-    """The parameters of a model, tied ones once."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    finally:
-        logger.setLevel(level)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _activations(
