@@ -9,6 +9,8 @@ VENV ?= .venv
 VENV519 ?= .venv-519
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
+# The folder of stories260K, for `make stories`.
+STORIES ?= ../shared/models/stories260K
 
 ifdef PYTHON
 READY :=
@@ -53,7 +55,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing reproduce-kv
+.PHONY: demo demo-from-nothing reproduce-kv stories
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (8 minutes)
 	$(LMCOMPOSE) demo
 
@@ -64,6 +66,9 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	$(LMCOMPOSE) demo --profile paper
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
+
+stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
+	$(PYTHON) -m lmcompose.experiments.stories --stories $(STORIES)
 
 # ---------------------------------------------------------------------------------------------------------- checks
 
