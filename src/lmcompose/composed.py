@@ -1,7 +1,7 @@
 """The shared base of all compositions: one `PreTrainedModel` with `generate`, whatever is inside.
 
-It keeps the frozen members, gives `generate` one cache, saves and loads composition parameters only, and lets a live
-anchor go unharmed. How members are combined is the business of its subclasses.
+It keeps the frozen members, saves and loads composition parameters only, and lets a live anchor go unharmed. How
+members are combined is the business of its subclasses.
 """
 
 import contextlib
@@ -14,22 +14,13 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 
 import torch
 from torch import nn
-from transformers import (
-    Cache,
-    GenerationConfig,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose import architecture
-from lmcompose.architecture import CACHE_ARGUMENT
-from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
 from lmcompose.card import is_hub_id, model_card, versions
 from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
-from lmcompose.errors import CacheError, ConfigurationError
+from lmcompose.errors import ConfigurationError
+from lmcompose.generation import ComposedGenerationMixin
 from lmcompose.loading import Member, Source
 from lmcompose.saved import (
     ComposedConfig,
@@ -45,7 +36,7 @@ from lmcompose.saved import (
 MEMBERS_PREFIX = "members."
 
 
-class ComposedModel(PreTrainedModel, GenerationMixin):
+class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
     """One causal language model made of several frozen ones.
 
     Args:
@@ -220,69 +211,6 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             attn_implementation, is_init_check=False
         )
 
-    # ---- generation -------------------------------------------------------------------------------------------
-
-    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
-        """An empty cache for all members: growing, or static with `max_cache_len` positions."""
-        return ComposedCache({role: _cache_for(self.member(role), max_cache_len) for role in self.members})
-
-    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
-        """The composed cache behind whatever the caller passed.
-
-        Raises:
-            CacheError: a filled cache of another model.
-        """
-        if cache is None:
-            return self.new_cache() if use_cache else None
-        if isinstance(cache, ComposedCache):
-            return cache
-        if not isinstance(cache, Cache):
-            raise CacheError(f"{type(cache).__name__} is no transformers Cache. Pass one, or none at all.")
-        adopted = adopted_cache(cache)
-        if adopted is None:
-            length = cache.get_max_length() if cache.is_compileable else -1
-            adopted = adopt(cache, self.new_cache(length if length > 0 else None))
-        return adopted
-
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: Any,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> bool:
-        if model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.use_cache is False:
-            prepare = cast(Any, super())._prepare_cache_for_generation
-            return prepare(generation_config, model_kwargs, generation_mode, batch_size, max_cache_length)
-        implementation = generation_config.cache_implementation
-        if implementation in (None, "dynamic"):
-            cache = self.new_cache()
-        elif implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS and not implementation.startswith("offloaded"):
-            # the longest so far, as HF does: a cache that keeps its shape keeps its compiled graph
-            ceiling = getattr(generation_config, "max_cache_len", None) or 0
-            self._static_length = max(max_cache_length, ceiling, getattr(self, "_static_length", 0))
-            cache = self.new_cache(self._static_length)
-        else:
-            raise ConfigurationError(
-                f"cache_implementation='{implementation}' does not work with a composition. Use 'dynamic' or 'static'."
-            )
-        if generation_config.is_assistant:
-            cache.activate_past_recording()
-        model_kwargs[CACHE_ARGUMENT] = cache
-        return True
-
-    @staticmethod
-    def create_masks_for_generate(
-        config: PreTrainedConfig, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor | None:
-        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it."""
-        cache = kwargs.get(CACHE_ARGUMENT)
-        if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
-            return attention_mask
-        missing = cache.get_max_length() - attention_mask.shape[1]
-        return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
-
     # ---- save and load ----------------------------------------------------------------------------------------
 
     def save_pretrained(  # type: ignore[override]  # a composition has one small file, so no shards
@@ -408,20 +336,3 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         with contextlib.suppress(OSError):  # without a file of its own, the leader's generation settings stay
             model.generation_config = GenerationConfig.from_pretrained(saved, revision=revision or "main")
         return model
-
-
-def _cache_for(model: PreTrainedModel, max_cache_len: int | None) -> Cache:
-    if isinstance(model, ComposedModel):
-        return model.new_cache(max_cache_len)
-    return member_cache(model.config, max_cache_len)
-
-
-def positions_of(attention_mask: torch.Tensor | None, query_length: int) -> torch.Tensor | None:
-    """Position ids [batch, query_length] that pass over padding, from a 2-D mask [batch, all positions so far].
-
-    None where there is no 2-D mask: then positions count from the cache's length, as HF does.
-    """
-    if attention_mask is None or attention_mask.ndim != 2:
-        return None
-    positions = attention_mask.long().cumsum(dim=-1) - 1
-    return positions.clamp(min=0)[:, -query_length:]

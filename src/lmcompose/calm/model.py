@@ -17,8 +17,9 @@ from lmcompose.calm.attach import CallSlot, hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
-from lmcompose.composed import ComposedModel, positions_of
+from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError
+from lmcompose.generation import positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
 

@@ -1,0 +1,99 @@
+"""How `generate` runs a composition: one cache for all members, and one 2-D mask that each makes its own of.
+
+Positions, cache and mask are counted here and nowhere else. This file knows no hooks and no saved folders.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+
+from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
+from lmcompose.errors import CacheError, ConfigurationError
+
+
+class ComposedGenerationMixin(GenerationMixin):
+    """`GenerationMixin` for a model with `members`. The end of the name is what HF's `can_generate` looks for."""
+
+    members: nn.ModuleDict
+
+    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
+        """An empty cache for all members: growing, or static with `max_cache_len` positions."""
+        return ComposedCache({role: _cache_for(model, max_cache_len) for role, model in self.members.items()})
+
+    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
+        """The composed cache behind whatever the caller passed.
+
+        Raises:
+            CacheError: a filled cache of another model.
+        """
+        if cache is None:
+            return self.new_cache() if use_cache else None
+        if isinstance(cache, ComposedCache):
+            return cache
+        if not isinstance(cache, Cache):
+            raise CacheError(f"{type(cache).__name__} is no transformers Cache. Pass one, or none at all.")
+        adopted = adopted_cache(cache)
+        if adopted is None:
+            length = cache.get_max_length() if cache.is_compileable else -1
+            adopted = adopt(cache, self.new_cache(length if length > 0 else None))
+        return adopted
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> bool:
+        if model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.use_cache is False:
+            prepare = cast(Any, super())._prepare_cache_for_generation
+            return prepare(generation_config, model_kwargs, generation_mode, batch_size, max_cache_length)
+        implementation = generation_config.cache_implementation
+        if implementation in (None, "dynamic"):
+            cache = self.new_cache()
+        elif implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS and not implementation.startswith("offloaded"):
+            # the longest so far, as HF does: a cache that keeps its shape keeps its compiled graph
+            ceiling = getattr(generation_config, "max_cache_len", None) or 0
+            self._static_length = max(max_cache_length, ceiling, getattr(self, "_static_length", 0))
+            cache = self.new_cache(self._static_length)
+        else:
+            raise ConfigurationError(
+                f"cache_implementation='{implementation}' does not work with a composition. Use 'dynamic' or 'static'."
+            )
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
+        model_kwargs[CACHE_ARGUMENT] = cache
+        return True
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: PreTrainedConfig, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it."""
+        cache = kwargs.get(CACHE_ARGUMENT)
+        if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
+            return attention_mask
+        missing = cache.get_max_length() - attention_mask.shape[1]
+        return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
+
+
+def _cache_for(model: nn.Module, max_cache_len: int | None) -> Cache:
+    if getattr(model, "is_composed", False):
+        return cast(ComposedGenerationMixin, model).new_cache(max_cache_len)
+    return member_cache(cast(PreTrainedModel, model).config, max_cache_len)
+
+
+def positions_of(attention_mask: torch.Tensor | None, query_length: int) -> torch.Tensor | None:
+    """Position ids [batch, query_length] that pass over padding, from a 2-D mask [batch, all positions so far].
+
+    None where there is no 2-D mask: then positions count from the cache's length, as HF does.
+    """
+    if attention_mask is None or attention_mask.ndim != 2:
+        return None
+    positions = attention_mask.long().cumsum(dim=-1) - 1
+    return positions.clamp(min=0)[:, -query_length:]
