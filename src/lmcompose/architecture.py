@@ -89,6 +89,36 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
+def stated_length(config: PreTrainedConfig) -> int | None:
+    """The longest text that a configuration says its model is made for, in tokens; None where it says nothing."""
+    text = text_config(config)
+    length = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)  # the latter in MPT
+    return length if isinstance(length, int) else None
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """How many positions `model` can tell apart before it fails; None where positions are computed as needed.
+
+    Rotary positions go on past the stated length, only worse. A table ends: learned embeddings (GPT-2, OPT),
+    sinusoids worked out once (GPT-J), and the biases of MPT.
+    """
+    decoder = model.get_decoder()
+    if getattr(model, "is_composed", False) or (length := stated_length(model.config)) is None:
+        return None  # a composed member looks after its own members
+    tables = [name for name, module in decoder.named_modules() if isinstance(module, nn.Embedding)]
+    tables += [name for name, _ in decoder.named_buffers()]
+    has_table = any(name.rsplit(".", 1)[-1] in _POSITION_TABLES for name in tables)
+    return length if has_table or counts_slots(model) else None
+
+
+def counts_slots(model: PreTrainedModel) -> bool:
+    """Whether padding and packed texts use up positions too: tables that are cut to the keys, and not looked up."""
+    return text_config(model).model_type in ("mpt", "gpt_neo")
+
+
+_POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "positions_embed")
+
+
 def layer_device(model: PreTrainedModel, layer: int) -> torch.device:
     """Where the hidden states of layer `layer` (0 = the embeddings) are: a model may be spread over devices."""
     parameters = decoder_layers(model)[max(layer, 1) - 1].parameters()

@@ -64,6 +64,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         self.tokenizer: PreTrainedTokenizerBase | None = leader.tokenizer
         self.generation_config: GenerationConfig = copy.deepcopy(leader.model.generation_config)
         self._disabled = False
+        self._note_lengths()
         self._handles: list[Any] = []
         self._attached = False  # of its own, since a compiled forward cannot look at handles
 

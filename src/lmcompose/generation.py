@@ -3,6 +3,7 @@
 Positions, cache and mask are counted here and nowhere else. This file knows no hooks and no saved folders.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
-from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, stated_length
 from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
 from lmcompose.errors import CacheError, ConfigurationError
 
@@ -18,7 +19,44 @@ from lmcompose.errors import CacheError, ConfigurationError
 class ComposedGenerationMixin(GenerationMixin):
     """`GenerationMixin` for a model with `members`. The end of the name is what HF's `can_generate` looks for."""
 
+    config: Any
     members: nn.ModuleDict
+    member: Callable[[str], PreTrainedModel]
+    _disabled: bool
+
+    def _note_lengths(self) -> None:
+        """Look up how long a text may be: what the members say, for `generate` to warn by, and where they fail."""
+        models = {role: cast(PreTrainedModel, model) for role, model in self.members.items()}
+        lengths = [length for model in models.values() if (length := stated_length(model.config)) is not None]
+        self.config.max_position_embeddings = min(lengths, default=None)
+        self._position_limits = {role: position_limit(model) for role, model in models.items()}
+
+    def _check_length(self, inputs: dict[str, Any], cache: ComposedCache | None) -> None:
+        """Refuse a text that runs past a member's table of positions, which torch would only call an index error.
+
+        Compares shapes, and reads positions only of texts that are longer than the table (packed or padded ones).
+
+        Raises:
+            ConfigurationError: a member has no position for the last token.
+        """
+        if torch.compiler.is_compiling():  # a graph cannot raise, and `generate` runs the prompt without one
+            return
+        leader = next(iter(self.members))
+        for role, limit in self._position_limits.items():
+            if limit is None or (self._disabled and role != leader):
+                continue
+            length = inputs["input_ids"].shape[1] + _positions_seen(cache, limit)
+            if counts_slots(self.member(role)) and cache is not None and cache.is_compileable:
+                length = cache.get_max_length()  # all slots of a static cache are keys
+            positions = inputs["position_ids"]
+            if length > limit and positions is not None and not counts_slots(self.member(role)):
+                length = int(positions.max()) + 1
+            if length > limit:
+                name = self.config.references()[role].name_or_path
+                raise ConfigurationError(
+                    f"The text has {length} tokens, and '{name}' (the {role}) has positions for {limit}. Give a "
+                    "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
+                )
 
     def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions."""
@@ -80,6 +118,16 @@ class ComposedGenerationMixin(GenerationMixin):
             return attention_mask
         missing = cache.get_max_length() - attention_mask.shape[1]
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
+
+
+def _positions_seen(cache: ComposedCache | None, limit: int) -> int:
+    """How many positions are in the cache; 0 where it has no room for more than `limit`.
+
+    A static cache counts on its device, and asking would wait for that device.
+    """
+    if cache is None or (cache.is_compileable and cache.get_max_length() <= limit):
+        return 0
+    return int(cache.get_seq_length())
 
 
 def _cache_for(model: nn.Module, max_cache_len: int | None) -> Cache:

@@ -57,6 +57,7 @@ class ComposedConfig(PreTrainedConfig):
     hidden_size: int | None = None
     num_hidden_layers: int | None = None
     num_attention_heads: int | None = None
+    max_position_embeddings: int | None = None
     use_cache: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None

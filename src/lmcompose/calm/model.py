@@ -126,7 +126,8 @@ class CalmForCausalLM(ComposedModel):
             loss (where labels are given), logits [batch, kept, vocabulary] and the cache.
 
         Raises:
-            ConfigurationError: `inputs_embeds` were given, or the composition is detached.
+            ConfigurationError: `inputs_embeds` were given, the composition is detached, or the text is longer than a
+                member's table of positions.
             CacheError: the cache is not this composition's.
         """
         if input_ids is None or inputs_embeds is not None:
@@ -145,6 +146,7 @@ class CalmForCausalLM(ComposedModel):
             "position_ids": position_ids,
             "use_cache": use_cache,
         }
+        self._check_length(inputs, composed)
         head = {
             "logits_to_keep": logits_to_keep,
             "output_hidden_states": output_hidden_states,
@@ -186,6 +188,7 @@ class CalmForCausalLM(ComposedModel):
             "position_ids": position_ids,
             "use_cache": False,
         }
+        self._check_length(inputs, None)
         with self._anchor_slot.during(_leave_alone if self._disabled else self._writer(inputs, None)):
             yield inputs
 
