@@ -20,6 +20,7 @@ from lmcompose import architecture
 from lmcompose.card import is_hub_id, model_card, versions
 from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
 from lmcompose.errors import ConfigurationError
+from lmcompose.freezing import hold, let_go
 from lmcompose.generation import ComposedGenerationMixin
 from lmcompose.loading import Member, Source
 from lmcompose.saved import (
@@ -139,18 +140,29 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
     # ---- attach, detach, disable ------------------------------------------------------------------------------
 
     def attach(self) -> Self:
-        """Connect to the live members again after `detach`. Does nothing when already attached."""
-        if not self._handles:
+        """Connect to the live members again after `detach`, and freeze them. Does nothing when already attached.
+
+        Gradient checkpointing is off after a `detach`: turn it on again where it is wanted.
+        """
+        if not self._attached:
+            for model in self.members.values():
+                hold(model, self)
             self._handles = self._hook_members()
             self._attached = True
         return self
 
     def detach(self) -> PreTrainedModel:
-        """Let go of the live members and return the leader, bit for bit as it was, with no hook left on it."""
+        """Let go of the live members and return the leader, bit for bit as it was, with no hook left on it.
+
+        What wanted a gradient wants it again; training mode, dropout and gradient checkpointing are as they were. Of a
+        member that another composition holds too, that is so once the last one has let go.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles = []
         self._attached = False
+        for model in self.members.values():
+            let_go(model, self)
         return self.leader
 
     @property

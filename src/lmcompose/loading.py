@@ -22,6 +22,7 @@ from transformers.utils.hub import cached_file
 
 from lmcompose.architecture import check_causal_decoder, text_config
 from lmcompose.errors import MemberError, WrongBaseError
+from lmcompose.freezing import freeze
 
 Source = str | Path | PreTrainedModel | tuple[PreTrainedModel, PreTrainedTokenizerBase]
 """What a user may name as a member: a hub id, a folder, a live model, or a live model with its tokenizer."""
@@ -191,8 +192,7 @@ def load_member(
     else:
         model = _read_model(source, role, reference.revision, trust_remote_code, dtype, device_map, model_kwargs)
         tokenizer = read_tokenizer(source, reference.revision, trust_remote_code)
-    model.requires_grad_(False)
-    model.eval()
+    freeze(model)
     reference = dataclasses.replace(
         reference, dtype=str(model.dtype).removeprefix("torch."), fingerprint=fingerprint(model)
     )
