@@ -49,6 +49,8 @@ class MemberProfile:
         mix: how often expressions of 1, 2, ... operands are drawn after that.
         sparse: how often a row's numbers get half of their digits zeroed (m_B only).
         unknown: how often a row's operands lose some or all of their digits to fillers (m_B only).
+        noise: standard deviation of Gaussian noise on the embeddings (m_B only): bridges that are still learning write
+            a little everywhere, and a model that never met a disturbed embedding loses its skill at once.
         decay: the last fraction of the steps, over which the learning rates fall to zero.
     """
 
@@ -65,6 +67,7 @@ class MemberProfile:
     mix: tuple[float, ...] = (1.0, 1.0, 1.0)
     sparse: float = 0.0
     unknown: float = 0.0
+    noise: float = 0.0
     decay: float = 0.35
 
 
@@ -173,10 +176,25 @@ def train_augmenting(
 
 
 def train_anchor(
-    task: Task, profile: MemberProfile, seed: int, report: Report | None = None
+    task: Task, profiles: tuple[MemberProfile, ...], seed: int, report: Report | None = None
 ) -> tuple[GPT2LMHeadModel, float]:
-    """m_B: NUM-MATH, and no key. Returns the model and the seconds it took."""
-    model = build_anchor(task, profile, seed)
+    """m_B: NUM-MATH, and no key, in the stages `profiles`. Returns the model and the seconds it took."""
+    model, seconds, steps = build_anchor(task, profiles[0], seed), 0.0, 0
+    for number, profile in enumerate(profiles):
+        report_on = None if report is None else _later(report, steps, sum(stage.steps for stage in profiles))
+        seconds += train_anchor_stage(model, task, profile, seed + 1_000 * number, report_on)
+        steps += profile.steps
+    return with_full_vocabulary(model, task), seconds
+
+
+def _later(report: Report, before: int, steps: int) -> Report:
+    return lambda step, _, loss: report(before + step, steps, loss)
+
+
+def train_anchor_stage(
+    model: GPT2LMHeadModel, task: Task, profile: MemberProfile, seed: int, report: Report | None = None
+) -> float:
+    """One stage of m_B, with an optimizer of its own; returns the seconds it took."""
 
     def batches() -> Iterator[Batch]:
         generator = np.random.default_rng([seed, 3])
@@ -192,8 +210,9 @@ def train_anchor(
         assert words.grad is not None
         words.grad[[BECOMES, FILLER]] = 0
 
-    seconds = train_member(model, batches(), profile, task.keys, report, keep_unread_words_at_zero)
-    return with_full_vocabulary(model, task), seconds
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of the noise
+        return train_member(model, batches(), profile, task.keys, report, keep_unread_words_at_zero)
 
 
 def forget_digits(ids: torch.Tensor, prompt: int, share: float, generator: np.random.Generator) -> torch.Tensor:
@@ -243,7 +262,10 @@ def train_member(
         for optimizer, rates in zip(optimizers, peaks, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * schedule(step, profile.steps, profile.decay)
-        states = model.transformer(ids[:, :-1], use_cache=False).last_hidden_state[:, prompt - 1 :]
+        embeddings = model.transformer.wte(ids[:, :-1])
+        if profile.noise:
+            embeddings = embeddings + profile.noise * torch.randn_like(embeddings)
+        states = model.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, prompt - 1 :]
         loss = answer_loss(states, model.lm_head.weight, ids[:, prompt:], keys)
         loss.backward()
         if before_step is not None:

@@ -22,8 +22,11 @@ STAMP = "stage.json"
 
 def stamp_of(*settings: Any) -> str:
     """A short hash of all that decides what a stage makes."""
-    plain = [dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part for part in settings]  # type: ignore[arg-type]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _plain(setting: Any) -> Any:
+    return dataclasses.asdict(setting) if dataclasses.is_dataclass(setting) else str(setting)  # type: ignore[arg-type]
 
 
 class Stages:
