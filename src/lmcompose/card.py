@@ -43,8 +43,8 @@ def run_record(
 
 
 def _command_line() -> str:
-    program = sys.argv[0].rsplit("/", 1)[-1]
-    return shlex.join([program if program else "python", *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    return shlex.join(["lmcompose" if program == "__main__.py" else program or "python", *sys.argv[1:]])
 
 
 CARD = jinja2.Template(

@@ -139,7 +139,7 @@ def scale_states(model: GPT2LMHeadModel, key_norm: float) -> None:
     model.transformer.wpe.weight *= factor
     for name, parameter in model.transformer.h.named_parameters():
         if "c_proj" in name:  # what attention and MLP add to the stream
-            parameter *= factor
+            parameter.mul_(factor)
 
 
 def answer_loss(hidden_states: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, keys: int) -> torch.Tensor:
