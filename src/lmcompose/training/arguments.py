@@ -9,6 +9,7 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from lmcompose.errors import ConfigurationError
+from lmcompose.training.optimizers import MUON
 from lmcompose.training.recipe import Optimization, TrainingRecipe
 
 _FIELDS = {field.name for field in dataclasses.fields(TrainingArguments)}
@@ -69,7 +70,7 @@ def training_arguments(
         "lr_scheduler_type": settings.lr_scheduler,
         "lr_scheduler_kwargs": settings.lr_scheduler_kwargs or None,
         "warmup_steps": settings.warmup,
-        "optim": settings.optimizer,
+        "optim": "adamw_torch" if settings.optimizer == MUON else settings.optimizer,  # Muon goes to the trainer itself
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.max_grad_norm,
         "bf16": settings.bf16,

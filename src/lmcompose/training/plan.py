@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from lmcompose.architecture import exact_parameters, text_config
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
+from lmcompose.training.optimizers import moments
 from lmcompose.training.recipe import TrainingRecipe
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -133,14 +134,15 @@ def plan_training(
     first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
     bridge = _BYTES[recipe.bridge_dtype]
     available, total = _memory()
-    checkpoint = trained * bridge * 3  # parameters and the two moments of Adam
+    state = moments(recipe.training)
+    checkpoint = trained * bridge * (1 + state)  # parameters and the optimizer's state
     return TrainingPlan(
         members=members,
         connections=connections,
         trained_parameters=trained,
         device="GPU" if torch.cuda.is_available() else "CPU",
         weight_bytes=sum(member.weight_bytes for member in members),
-        training_bytes=trained * bridge * 4,  # parameters, gradients and the two moments of Adam
+        training_bytes=trained * bridge * (2 + state),  # parameters, gradients and the optimizer's state
         activation_bytes=_activations(recipe, configs["anchor"], anchor, anchor.layers - first, micro_batch),
         available_bytes=available,
         total_bytes=total,

@@ -114,7 +114,9 @@ class Optimization(Strict):
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"] = "cosine"
     lr_scheduler_kwargs: dict[str, Any] = Field(default_factory=dict)
     warmup: Annotated[float, Field(ge=0)] = Field(0.05, description="Steps (1 or more) or a fraction of all steps.")
-    optimizer: str = Field("adamw_torch", description="A name that transformers.TrainingArguments(optim=...) knows.")
+    optimizer: str = Field(
+        "adamw_torch", description="muon, or a name that transformers.TrainingArguments(optim=...) knows."
+    )
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(ge=0)] = Field(1.0, description="Clip the gradient norm; 0 for no clipping.")
     max_length: Annotated[int, Field(ge=2)] = Field(512, description="Tokens per row.")

@@ -32,6 +32,7 @@ from lmcompose.training.arguments import early_stopping, is_main_process, micro_
 from lmcompose.training.curve import loss_curve, write_curve
 from lmcompose.training.data import CompositionData, check_sources, prepare_data
 from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.optimizers import check_optimizer, optimizer_arguments
 from lmcompose.training.packing import Collator, check_packing
 from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, shown
 from lmcompose.training.recipe import TrainingRecipe
@@ -76,6 +77,7 @@ def train(
     output = Path(os.path.normpath(base / Path(recipe.output).expanduser()))
     say = say if is_main_process() else _silent
     rows = micro_batch(recipe.training)
+    check_optimizer(recipe.training)
     check_sources(recipe, base)
     check_output(output, recipe_path, resume)
 
@@ -180,6 +182,7 @@ def make_trainer(
         eval_dataset=data.validation,
         data_collator=Collator(pad if pad is not None else 0),
         callbacks=[*early_stopping(recipe), *callbacks],
+        **optimizer_arguments(recipe.training, model),
     )
     trainer.remove_callback(PrinterCallback)
     if not arguments.disable_tqdm:
