@@ -294,7 +294,7 @@ def check_same_base(saved: MemberReference, found: MemberReference, role: str) -
         WrongBaseError: the shapes or the weights differ; the message has both names.
     """
     beginning = f"This composition was trained with '{saved.name_or_path}' as {role}, but '{found.name_or_path}' is"
-    advice = f"Pass the right model: from_pretrained(folder, {role}='...')."
+    advice = f"Pass the right model: from_pretrained(folder, members={{'{role}': ...}})."
     shapes = [
         (reference.model_type, reference.hidden_size, reference.num_hidden_layers, reference.vocab_size)
         for reference in (saved, found)

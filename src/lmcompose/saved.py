@@ -16,7 +16,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 from transformers.utils.hub import cached_file
 
 from lmcompose.architecture import text_config
-from lmcompose.errors import ConfigurationError, SavedFolderError
+from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
 from lmcompose.loading import (
     Member,
@@ -229,10 +229,19 @@ def load_members(
     unknown = sorted(replaced.keys() - references.keys())
     if unknown:
         raise ConfigurationError(f"'{saved}' has no member {unknown}; its members are {list(references)}.")
-    sources = {role: replaced.get(role) or _saved_source(reference, saved) for role, reference in references.items()}
+    sources = {role: replaced.get(role) or saved_source(reference, saved) for role, reference in references.items()}
     revisions = {role: None if role in replaced else reference.revision for role, reference in references.items()}
     for role, reference in references.items():
-        check_same_base(reference, plan_member(sources[role], role, revisions[role], trust_remote_code), role)
+        try:
+            planned = plan_member(sources[role], role, revisions[role], trust_remote_code)
+        except MemberError as error:
+            if role in replaced:
+                raise
+            raise MemberError(
+                f"{error} If it is elsewhere now, say where: from_pretrained(folder, members={{'{role}': ...}}), or "
+                f"--member {role}=... on the command line."
+            ) from error
+        check_same_base(reference, planned, role)
     members = {}
     for role, reference in references.items():
         members[role] = load_member(
@@ -247,7 +256,7 @@ def load_members(
     return members
 
 
-def _saved_source(reference: MemberReference, saved: str) -> str:
+def saved_source(reference: MemberReference, saved: str) -> str:
     """Where a saved member is: by its own name, or by that name taken from the saved folder."""
     beside = Path(saved) / reference.name_or_path
     return str(beside) if not Path(reference.name_or_path).is_dir() and beside.is_dir() else reference.name_or_path

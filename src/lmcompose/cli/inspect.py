@@ -63,7 +63,7 @@ def describe(model: str) -> dict[str, Any]:
     """
     quiet_libraries()
     from lmcompose.calm.config import CalmConfig
-    from lmcompose.saved import check_format, read_config
+    from lmcompose.saved import check_format, read_config, saved_source
 
     config = read_config(CalmConfig, model)
     assert isinstance(config, CalmConfig)
@@ -72,7 +72,8 @@ def describe(model: str) -> dict[str, Any]:
     for role, reference in config.references().items():
         described = reference.to_dict()
         described.pop("fingerprint")
-        members[role] = {**described, "parameters": _member_parameters(reference.name_or_path, reference.revision)}
+        parameters = _member_parameters(saved_source(reference, model), reference.revision)
+        members[role] = {**described, "parameters": parameters}
     return {
         "model": model,
         "model_type": config.model_type,
