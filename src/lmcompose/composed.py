@@ -19,10 +19,10 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from lmcompose import architecture
 from lmcompose.card import is_hub_id, model_card, versions
 from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
-from lmcompose.errors import ConfigurationError
+from lmcompose.errors import ConfigurationError, SavedFolderError
 from lmcompose.freezing import hold, let_go
 from lmcompose.generation import ComposedGenerationMixin
-from lmcompose.loading import Member, Source
+from lmcompose.loading import Member, Source, unharmed
 from lmcompose.saved import (
     ComposedConfig,
     check_format,
@@ -343,8 +343,13 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         )
         if attn_implementation is not None:
             config._attn_implementation = attn_implementation
-        model = cls(config, loaded)
-        put_tensors(dict(model.composition_parameters()), tensors, saved, composition_dtype)
+        with unharmed(loaded):
+            model = cls(config, loaded)
+        try:
+            put_tensors(dict(model.composition_parameters()), tensors, saved, composition_dtype)
+        except SavedFolderError:
+            model.detach()  # live members go unharmed
+            raise
         model.name_or_path = saved
         with contextlib.suppress(OSError):  # without a file of its own, the leader's generation settings stay
             model.generation_config = GenerationConfig.from_pretrained(saved, revision=revision or "main")

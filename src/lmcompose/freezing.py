@@ -41,12 +41,16 @@ def hold(model: nn.Module, holder: Any) -> None:
     _BEFORE[model].holders.add(holder)
 
 
-def let_go(model: nn.Module, holder: Any) -> None:
-    """Give up `model`; the last one to do so leaves it as it was before the first one froze it."""
+def let_go(model: nn.Module, holder: Any = None) -> None:
+    """Give up `model`; the last one to do so leaves it as it was before the first one froze it.
+
+    Without a `holder`, undo a `freeze` that nobody went on to hold.
+    """
     before = _BEFORE.get(model)
     if before is None:
         return
-    before.holders.discard(holder)
+    if holder is not None:
+        before.holders.discard(holder)
     if before.holders:
         return
     del _BEFORE[model]

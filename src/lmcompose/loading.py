@@ -5,6 +5,8 @@ This file knows nothing about how members are composed.
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from transformers.utils.hub import cached_file
 
 from lmcompose.architecture import check_causal_decoder, text_config
 from lmcompose.errors import MemberError, WrongBaseError
-from lmcompose.freezing import freeze
+from lmcompose.freezing import freeze, let_go
 
 Source = str | Path | PreTrainedModel | tuple[PreTrainedModel, PreTrainedTokenizerBase]
 """What a user may name as a member: a hub id, a folder, a live model, or a live model with its tokenizer."""
@@ -86,6 +88,17 @@ class Member:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     reference: MemberReference
+
+
+@contextmanager
+def unharmed(members: Mapping[str, Member]) -> Iterator[None]:
+    """Give `members` back as they were, should the block fail: no live model stays frozen for nothing."""
+    try:
+        yield
+    except BaseException:
+        for member in members.values():
+            let_go(member.model)
+        raise
 
 
 def unwrapped(source: Any, role: str = "member") -> Source:

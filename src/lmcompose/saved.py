@@ -26,6 +26,7 @@ from lmcompose.loading import (
     is_missing_folder,
     load_member,
     plan_member,
+    unharmed,
 )
 
 FORMAT_VERSION = 1
@@ -242,17 +243,18 @@ def load_members(
                 f"--member {role}=... on the command line."
             ) from error
         check_same_base(reference, planned, role)
-    members = {}
-    for role, reference in references.items():
-        members[role] = load_member(
-            sources[role],
-            role=role,
-            dtype=reference.dtype if dtype in (None, "auto") else dtype,
-            revision=revisions[role],
-            trust_remote_code=trust_remote_code,
-            **kwargs,
-        )
-        check_same_base(reference, members[role].reference, role)
+    members: dict[str, Member] = {}
+    with unharmed(members):
+        for role, reference in references.items():
+            members[role] = load_member(
+                sources[role],
+                role=role,
+                dtype=reference.dtype if dtype in (None, "auto") else dtype,
+                revision=revisions[role],
+                trust_remote_code=trust_remote_code,
+                **kwargs,
+            )
+            check_same_base(reference, members[role].reference, role)
     return members
 
 

@@ -11,7 +11,16 @@ from lmcompose.calm.config import ANCHOR, CalmConfig, check_name, describe_membe
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import MemberReference, Source, load_member, plan_member, read_tokenizer, unwrapped
+from lmcompose.loading import (
+    Member,
+    MemberReference,
+    Source,
+    load_member,
+    plan_member,
+    read_tokenizer,
+    unharmed,
+    unwrapped,
+)
 
 Connections = Sequence[Sequence[int]]
 
@@ -100,21 +109,21 @@ def compose(
         trust_remote_code,
     )
     _check_tokenizers(sources, config, trust_remote_code)
-    members = {
-        role: load_member(
-            source,
-            role=role,
-            dtype=dtype,
-            device_map=device_map,
-            revision=(revisions or {}).get(role),
-            trust_remote_code=trust_remote_code,
-        )
-        for role, source in sources.items()
-    }
-    config.members = describe_members({role: member.reference for role, member in members.items()})
-    config.describe_leader(members[ANCHOR].reference, members[ANCHOR].model.config)
-    generator = torch.Generator().manual_seed(seed)
-    return CalmForCausalLM(config, members, generator, bridge_dtype)
+    members: dict[str, Member] = {}
+    with unharmed(members):
+        for role, source in sources.items():
+            members[role] = load_member(
+                source,
+                role=role,
+                dtype=dtype,
+                device_map=device_map,
+                revision=(revisions or {}).get(role),
+                trust_remote_code=trust_remote_code,
+            )
+        config.members = describe_members({role: member.reference for role, member in members.items()})
+        config.describe_leader(members[ANCHOR].reference, members[ANCHOR].model.config)
+        generator = torch.Generator().manual_seed(seed)
+        return CalmForCausalLM(config, members, generator, bridge_dtype)
 
 
 def _by_role(anchor: Source, augmenting: Source | Mapping[str, Source]) -> dict[str, Source]:
