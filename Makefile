@@ -12,7 +12,7 @@ TEST_WORKERS ?= 2
 # The folder of stories260K, for `make stories`.
 STORIES ?= ../shared/models/stories260K
 
-ifdef PYTHON
+ifeq ($(origin PYTHON),command line)
 READY :=
 export PYTHONPATH := src:$(PYTHONPATH)
 else
@@ -55,14 +55,19 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing reproduce-kv stories
-demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (8 minutes)
+.PHONY: demo demo-from-nothing ready-members reproduce-kv stories
+demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
 demo-from-nothing: $(READY)  ## the demo, training its two member models as well
 	$(LMCOMPOSE) demo --from-nothing --output runs/kv_arithmetic/demo-from-nothing
 
-reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (90 minutes)
+ready-members: demo-from-nothing  ## train the demo's two members and ship them with the package
+	for role in anchor augmenting; do for file in config.json generation_config.json model.safetensors; do \
+	  cp runs/kv_arithmetic/demo-from-nothing/$$role/$$file src/lmcompose/experiments/kv_arithmetic/ready/$$role/; \
+	done; done
+
+reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (45 minutes)
 	$(LMCOMPOSE) demo --profile paper
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done

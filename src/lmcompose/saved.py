@@ -143,8 +143,9 @@ def read_config(config_class: type[ComposedConfig], saved: str, revision: str | 
     try:
         config = AutoConfig.from_pretrained(saved, revision=revision)
     except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
         raise SavedFolderError(
-            f"No saved composition at '{saved}': its config.json is missing or does not parse. "
+            f"No saved composition at '{saved}': its config.json could not be read ({reason}). "
             "Give the folder that save_pretrained wrote."
         ) from error
     if not isinstance(config, config_class):

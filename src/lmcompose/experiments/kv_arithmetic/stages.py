@@ -64,6 +64,7 @@ class Stages:
         else:
             with self.progress(label) as report:
                 model, notes = make(report)
+            (folder / STAMP).unlink(missing_ok=True)  # from here on, what is there is neither the old nor the new
             model.save_pretrained(folder)
             write_json_atomic(folder / STAMP, {"stamp": stamp, "notes": notes})  # last: only now is the stage done
         self.seconds.append({"name": label, "seconds": notes["seconds"]})
