@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,6 +15,10 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+if threading.current_thread() is threading.main_thread():
+    # A suite that is started in the background inherits an ignored Ctrl-C, and so would the processes that it tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
