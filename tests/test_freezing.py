@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+import lmcompose
 from lmcompose import CalmForCausalLM, compose
 from lmcompose.checkpointing import checkpointed_layers
-from tests.tiny import random_ids, tiny_model
+from lmcompose.errors import MemberError, WrongBaseError
+from tests.tiny import random_ids, save_tiny, tiny_model
 
 IDS = random_ids(2, 8)
 
@@ -116,3 +119,21 @@ def test_one_model_in_both_roles() -> None:
     model.detach()
     assert state(shared) == before
     assert torch.is_grad_enabled()
+
+
+def test_a_load_that_fails_leaves_a_live_model_as_it_was(tmp_path: Path) -> None:
+    for name, arch in (("anchor", "llama"), ("augmenting", "gpt2")):
+        save_tiny(tmp_path / name, arch)
+    compose(tmp_path / "anchor", tmp_path / "augmenting").save_pretrained(tmp_path / "composition")
+    wrong = tiny_model("llama", seed=9).train()
+    with pytest.raises(WrongBaseError):
+        lmcompose.load(tmp_path / "composition", anchor=wrong)
+    weights = tmp_path / "augmenting" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(MemberError):
+        lmcompose.load(tmp_path / "composition", anchor=tiny_model("llama").train())
+    with pytest.raises(MemberError):
+        compose(wrong, tmp_path / "augmenting")
+    assert wrong.training
+    assert all(parameter.requires_grad for parameter in wrong.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in wrong.modules())

@@ -84,10 +84,13 @@ PROFILES = {
                     connections=((0, 0), (2, 3)), steps=500, rows=192, learning_rate=0.01, mix=(0, 0, 1),
                     substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
                 ),
+                Phase(
+                    connections=((0, 0), (2, 3)), steps=1_700, rows=256, learning_rate=0.02, mix=(0, 0, 1),
+                    substitution=0.25, all_keys=(0.75, 0.75), decay=0.85,
+                ),
             ),
         ),
         tested=2_000,
-        arms=("composition", "random_augmenting"),
     ),
 }  # fmt: skip
 
