@@ -138,15 +138,7 @@ class CalmForCausalLM(ComposedModel):
             # nobody goes on from a pass with labels, and transformers looks for packed documents only without a cache
             use_cache = self.config.use_cache and not self.training and labels is None
         composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
-        if position_ids is None:
-            position_ids = positions_of(attention_mask, input_ids.shape[1])
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "use_cache": use_cache,
-        }
-        self._check_length(inputs, composed)
+        inputs = self._member_inputs(input_ids, attention_mask, position_ids, composed, use_cache)
         head = {
             "logits_to_keep": logits_to_keep,
             "output_hidden_states": output_hidden_states,
@@ -180,17 +172,29 @@ class CalmForCausalLM(ComposedModel):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
     ) -> Iterator[dict[str, Any]]:
         """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
+        inputs = self._member_inputs(input_ids, attention_mask, position_ids)
+        with self._anchor_slot.during(_leave_alone if self._disabled else self._writer(inputs, None)):
+            yield inputs
+
+    def _member_inputs(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: ComposedCache | None = None,
+        use_cache: bool = False,
+    ) -> dict[str, Any]:
+        """What every member is called with, checked against the lengths that they take."""
         if position_ids is None:
             position_ids = positions_of(attention_mask, input_ids.shape[1])
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "position_ids": position_ids,
-            "use_cache": False,
+            "use_cache": use_cache,
         }
-        self._check_length(inputs, None)
-        with self._anchor_slot.during(_leave_alone if self._disabled else self._writer(inputs, None)):
-            yield inputs
+        self._check_length(inputs, cache)
+        return inputs
 
     def _writer(
         self, inputs: dict[str, Any], cache: ComposedCache | None
