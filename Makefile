@@ -67,7 +67,7 @@ ready-members: demo-from-nothing  ## train the demo's two members and ship them 
 	  cp runs/kv_arithmetic/demo-from-nothing/$$role/$$file src/lmcompose/experiments/kv_arithmetic/ready/$$role/; \
 	done; done
 
-reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (45 minutes)
+reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (55 minutes)
 	$(LMCOMPOSE) demo --profile paper
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
