@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lmcompose.calm.attach import CallSlot, hook_layers
-from lmcompose.experiments.kv_arithmetic.task import BOS, EOS, FILLER, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.kv_arithmetic.task import BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
 
 TEST_SEED = 1_000_003
 """Test expressions come from a stream of their own, so that every model answers the same ones."""
@@ -91,8 +91,7 @@ def probe_layer(model: PreTrainedModel, task: Task, layer: int, steps: int = 400
     mean, spread = fit.mean(dim=0), fit.std(dim=0) + 1e-6
     fit, test = (fit - mean) / spread, (test - mean) / spread
     labels, expected = (
-        torch.from_numpy(task.digits(task.values[keys], task.width)) - task.digits(np.zeros(1, int), 1).item()
-        for keys in (held_in, held_out)
+        torch.from_numpy(task.digits(task.values[keys], task.width)) - FIRST_DIGIT for keys in (held_in, held_out)
     )
     probe = nn.Linear(fit.shape[1], 10 * task.width)
     nn.init.zeros_(probe.weight)
