@@ -6,7 +6,8 @@ import pytest
 from transformers import AutoConfig
 
 from lmcompose.errors import MemberError, SavedFolderError
-from lmcompose.loading import is_missing_folder, plan_member
+from lmcompose.loading import plan_member
+from lmcompose.places import is_missing_folder
 from lmcompose.saved import ComposedConfig, read_config
 from tests.tiny import tiny_model
 

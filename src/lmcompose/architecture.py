@@ -56,6 +56,20 @@ def exact_parameters(config: PreTrainedConfig, trust_remote_code: bool = False) 
     Raises:
         ConfigurationError: transformers cannot build a model from `config`.
     """
+    return count_parameters(meta_model(config, trust_remote_code))
+
+
+def count_parameters(model: PreTrainedModel) -> int:
+    """The parameters of `model`, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def meta_model(config: PreTrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model that `config` describes on the meta device, where it has shapes and no weights.
+
+    Raises:
+        ConfigurationError: transformers cannot build a model from `config`.
+    """
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or trust_remote_code
     builder = AutoModelForCausalLM if causal else AutoModel
     logger = logging.getLogger("transformers")
@@ -70,7 +84,7 @@ def exact_parameters(config: PreTrainedConfig, trust_remote_code: bool = False) 
         ) from error
     finally:
         logger.setLevel(level)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return model
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
@@ -111,7 +125,7 @@ def position_limit(model: PreTrainedModel) -> int | None:
     return length if has_table or counts_slots(model) else None
 
 
-def counts_slots(model: PreTrainedModel) -> bool:
+def counts_slots(model: PreTrainedModel | PreTrainedConfig) -> bool:
     """Whether padding and packed texts use up positions too: tables that are cut to the keys, and not looked up."""
     return text_config(model).model_type in ("mpt", "gpt_neo")
 
@@ -157,10 +171,20 @@ def accepted(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_with_head(model: PreTrainedModel, **inputs: Any) -> CausalLMOutputWithPast:
-    """One forward pass of a member up to its logits."""
+    """One forward pass of a member up to its logits, of the positions that `logits_to_keep` wants."""
     # many architectures take these two without naming them
     extras = {name: inputs[name] for name in ("output_hidden_states", "output_attentions") if inputs.get(name)}
-    return model(**{**accepted(model, inputs), **extras}, return_dict=True)
+    output: CausalLMOutputWithPast = model(**{**accepted(model, inputs), **extras}, return_dict=True)
+    assert output.logits is not None
+    output.logits = _kept(output.logits, inputs.get("logits_to_keep", 0), inputs["input_ids"].shape[1])
+    return output
+
+
+def _kept(logits: torch.Tensor, logits_to_keep: int | torch.Tensor, length: int) -> torch.Tensor:
+    """The wanted positions of `logits`, where a model's own forward knows no `logits_to_keep`."""
+    if isinstance(logits_to_keep, int):
+        return logits[:, -logits_to_keep:] if logits_to_keep else logits
+    return logits[:, logits_to_keep] if logits.shape[1] == length != len(logits_to_keep) else logits
 
 
 def run_without_head(model: PreTrainedModel, **inputs: Any) -> Any:

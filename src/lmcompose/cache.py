@@ -6,6 +6,7 @@ cache of its own class that holds the very same layer objects. This file knows n
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
@@ -20,12 +21,19 @@ class ComposedCache(Cache):
             A member that is itself a composition brings a `ComposedCache`.
         bridges: how many layers to add for the bridges, in one view per name.
         max_cache_len: the number of positions of static bridge layers; None means that they grow.
+        copies: members whose cache holds every text several times, copy by copy, and how many times: models that
+            read one batch in several roles.
     """
 
     def __init__(
-        self, members: Mapping[str, Cache], bridges: Mapping[str, int] | None = None, max_cache_len: int | None = None
+        self,
+        members: Mapping[str, Cache],
+        bridges: Mapping[str, int] | None = None,
+        max_cache_len: int | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> None:
         self.members = dict(members)
+        self.copies = dict(copies or {})
         self.bridges = {
             name: Cache(layers=[_bridge_layer(max_cache_len) for _ in range(count)])
             for name, count in (bridges or {}).items()
@@ -33,11 +41,31 @@ class ComposedCache(Cache):
         views = [*self.members.values(), *self.bridges.values()]
         super().__init__(layers=[layer for view in views for layer in view.layers])
 
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Put the texts into another order, for beam search."""
+        self._select("reorder_cache", beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some of the texts."""
+        self._select("batch_select_indices", indices)
+
+    def _select(self, method: str, indices: torch.Tensor) -> None:
+        for name, view in [*self.members.items(), *self.bridges.items()]:
+            copies, rows = self.copies.get(name, 1), indices
+            if copies > 1:  # [copies * batch, ...], and repeating texts for beams keeps that order
+                if not view.layers[0].is_initialized:
+                    continue  # a disabled composition fills its leader's layers alone
+                batch = view.layers[0].keys.shape[0] // copies  # type: ignore[union-attr]
+                rows = torch.cat([indices + batch * copy for copy in range(copies)])
+            getattr(view, method)(rows)
+
     def crop(self, tokens_to_remove: int) -> None:
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
-        for layer in self.layers:
-            if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
-                layer.crop(tokens_to_remove)  # type: ignore[union-attr]
+        _crop(self, tokens_to_remove)
+
+    def crop_member(self, name: str, tokens_to_remove: int) -> None:
+        """Remove tokens from the layers of one member."""
+        _crop(self.members[name], tokens_to_remove)
 
     @property
     def leader(self) -> str:
@@ -61,6 +89,12 @@ class ComposedCache(Cache):
                 f"The cache holds {lengths[self.leader]} positions of '{self.leader}' but {late}: it was filled while "
                 "the composition was disabled, or by one member alone. Start again from an empty cache."
             )
+
+
+def _crop(cache: Cache, tokens_to_remove: int) -> None:
+    for layer in cache.layers:
+        if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
+            layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
 
 def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:

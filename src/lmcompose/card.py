@@ -13,7 +13,8 @@ from typing import Any
 import jinja2
 import torch
 
-from lmcompose.loading import MemberReference
+from lmcompose.gguf import hub_gguf
+from lmcompose.reference import MemberReference
 
 RECORDED_PACKAGES = ("lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl")
 
@@ -70,7 +71,9 @@ where they are.
 | member | model | revision | shape | licence |
 | --- | --- | --- | --- | --- |
 {%- for role, member in members.items() %}
-| {{ role }} | {{ member.name_or_path }} | {{ member.revision or "not versioned" }} | {{ member.shape }} |
+| {{ role }} | {{ member.name_or_path }}{{ " with the adapter " ~ member.adapter if member.adapter }} |
+{{- " " }}{{ member.revision or "not versioned" }}
+{{- ", adapter " ~ (member.adapter_revision or "not versioned") if member.adapter }} | {{ member.shape }} |
 {{- " " }}{{ member.license or "not stated: see the model's own page" }} |
 {%- endfor %}
 
@@ -78,9 +81,15 @@ A composition may be used only as the licences of all its members allow.
 
 ```python
 import lmcompose
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {{ "AutoTokenizer" if unnamed else "AutoModelForCausalLM, AutoTokenizer" }}
 
+{% if unnamed -%}
+# put a folder, a hub id or a live model for each member that had no name when this was saved
+model = lmcompose.load("{{ folder }}", members={ {%- for role in unnamed %}"{{ role }}": ...{{ ", " if not loop.last }}
+{%- endfor %}})
+{%- else -%}
 model = AutoModelForCausalLM.from_pretrained("{{ folder }}")
+{%- endif %}
 tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
 ```
 {% for heading, body in sections.items() %}
@@ -95,8 +104,14 @@ tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a member's name means the same to everybody: `owner/name`, and no folder here."""
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
+    """Whether a member's name means the same to everybody: `owner/name`, a GGUF file in it, and nothing of here."""
+    looks_like_one = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None or hub_gguf(name) is not None
+    return looks_like_one and not Path(name).exists()
+
+
+def unnamed(members: Mapping[str, MemberReference]) -> list[str]:
+    """The roles of members that were live and had no name: nothing can say where to load them from."""
+    return [role for role, member in members.items() if re.fullmatch(r"a live \w+", member.name_or_path)]
 
 
 def model_card(
@@ -115,13 +130,15 @@ def model_card(
         details: heading -> values, printed as JSON (connections, recipe, versions); empty ones are left out.
     """
     sections = {heading: json.dumps(body, indent=2, default=str) for heading, body in details.items() if body}
+    places = [place for member in members.values() for place in member.places]
     return CARD.render(
-        on_hub=[member.name_or_path for member in members.values() if is_hub_id(member.name_or_path)],
+        on_hub=["/".join(place.split("/")[:2]) for place in places if is_hub_id(place)],
         folder=folder,
         title=folder,
         model_type=model_type,
         summary=summary,
         parameters=f"{parameters:,}",
         members=members,
+        unnamed=unnamed(members),
         sections=sections,
     )

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose import architecture
-from lmcompose.card import is_hub_id, model_card, versions
+from lmcompose.card import is_hub_id, model_card, unnamed, versions
 from lmcompose.checkpointing import checkpointed_layers, set_checkpointing
 from lmcompose.errors import ConfigurationError, SavedFolderError
 from lmcompose.freezing import hold, let_go
@@ -246,6 +246,14 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         """
         if not is_main_process:
             return
+        nameless = unnamed(self.config.references())
+        if nameless:
+            warnings.warn(
+                f"{nameless} came live and have no name, so what is saved cannot say where to load them from: whoever "
+                "loads it must pass them, lmcompose.load(folder, members={...}). Save each with save_pretrained and "
+                "compose the folders, or set its name_or_path before composing.",
+                stacklevel=2,
+            )
         target = Path(save_directory)
         tensors = {
             name: tensor.detach().contiguous().cpu()
@@ -266,12 +274,11 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         Args:
             kwargs: `private`, `token`, `revision`, `commit_message`, `commit_description`, `create_pr`.
         """
-        local = [
-            member.name_or_path for member in self.config.references().values() if not is_hub_id(member.name_or_path)
-        ]
+        places = [place for member in self.config.references().values() for place in member.places]
+        local = [place for place in places if not is_hub_id(place)]
         if local:
             warnings.warn(
-                f"{local} are folders of this machine: whoever loads '{repo_id}' must name the members themselves, "
+                f"{local} mean nothing on another machine: whoever loads '{repo_id}' must name the members themselves, "
                 "lmcompose.load(..., anchor=..., augmenting=...). Push the members first and compose their hub ids.",
                 stacklevel=2,
             )
@@ -293,6 +300,13 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
 
     def _card_details(self) -> dict[str, dict[str, Any]]:
         return {"How it was made": {**(self.config.provenance or {}), "versions": versions()}}
+
+    @classmethod
+    def _load(
+        cls, config: ComposedConfig, saved: str, replaced: Mapping[str, Source], **options: Any
+    ) -> tuple[dict[str, Member], dict[str, Any]]:
+        """The members of a saved composition, and what else its constructor takes."""
+        return load_members(config, saved, replaced, **options), {}
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # members in place of a checkpoint's own options
@@ -332,7 +346,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         config = config if isinstance(config, cls.config_class) else read_config(cls.config_class, saved, revision)
         check_format(config, saved)
         tensors = read_tensors(saved, revision)
-        loaded = load_members(
+        loaded, others = cls._load(
             config,
             saved,
             members or {},
@@ -344,7 +358,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if attn_implementation is not None:
             config._attn_implementation = attn_implementation
         with unharmed(loaded):
-            model = cls(config, loaded)
+            model = cls(config, loaded, **others)
         try:
             put_tensors(dict(model.composition_parameters()), tensors, saved, composition_dtype)
         except SavedFolderError:

@@ -3,7 +3,8 @@
 Positions, cache and mask are counted here and nowhere else. This file knows no hooks and no saved folders.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -31,10 +32,15 @@ class ComposedGenerationMixin(GenerationMixin):
         self.config.max_position_embeddings = min(lengths, default=None)
         self._position_limits = {role: position_limit(model) for role, model in models.items()}
 
-    def _check_length(self, inputs: dict[str, Any], cache: ComposedCache | None) -> None:
+    def _check_length(self, inputs: dict[str, Any], cache: Cache | None, roles: Sequence[str] = ()) -> None:
         """Refuse a text that runs past a member's table of positions, which torch would only call an index error.
 
         Compares shapes, and reads positions only of texts that are longer than the table (packed or padded ones).
+
+        Args:
+            inputs: what the members are called with.
+            cache: the composition's, or the view of the members that `inputs` are for.
+            roles: the members that `inputs` are for; all of them by default.
 
         Raises:
             ConfigurationError: a member has no position for the last token.
@@ -42,7 +48,8 @@ class ComposedGenerationMixin(GenerationMixin):
         if torch.compiler.is_compiling():  # a graph cannot raise, and `generate` runs the prompt without one
             return
         leader = next(iter(self.members))
-        for role, limit in self._position_limits.items():
+        for role in roles or self._position_limits:
+            limit = self._position_limits[role]
             if limit is None or (self._disabled and role != leader):
                 continue
             length = inputs["input_ids"].shape[1] + _positions_seen(cache, limit)
@@ -60,7 +67,7 @@ class ComposedGenerationMixin(GenerationMixin):
 
     def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions."""
-        return ComposedCache({role: _cache_for(model, max_cache_len) for role, model in self.members.items()})
+        return ComposedCache({role: cache_for(model, max_cache_len) for role, model in self.members.items()})
 
     def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
         """The composed cache behind whatever the caller passed.
@@ -98,7 +105,7 @@ class ComposedGenerationMixin(GenerationMixin):
             # the longest so far, as HF does: a cache that keeps its shape keeps its compiled graph
             ceiling = getattr(generation_config, "max_cache_len", None) or 0
             self._static_length = max(max_cache_length, ceiling, getattr(self, "_static_length", 0))
-            cache = self.new_cache(self._static_length)
+            cache = self._new_static_cache(self._static_length, model_kwargs)
         else:
             raise ConfigurationError(
                 f"cache_implementation='{implementation}' does not work with a composition. Use 'dynamic' or 'static'."
@@ -107,6 +114,17 @@ class ComposedGenerationMixin(GenerationMixin):
             cache.activate_past_recording()
         model_kwargs[CACHE_ARGUMENT] = cache
         return True
+
+    @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # HF reads its signature
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """HF's, without the tokenizer of stop strings, which HF hands on as if it were for `forward`."""
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs.pop("tokenizer", None)
+        return inputs
+
+    def _new_static_cache(self, length: int, model_kwargs: dict[str, Any]) -> ComposedCache:
+        """An empty static cache for a text of `length` tokens; compositions whose members read other texts differ."""
+        return self.new_cache(length)
 
     @staticmethod
     def create_masks_for_generate(
@@ -120,7 +138,7 @@ class ComposedGenerationMixin(GenerationMixin):
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
 
 
-def _positions_seen(cache: ComposedCache | None, limit: int) -> int:
+def _positions_seen(cache: Cache | None, limit: int) -> int:
     """How many positions are in the cache; 0 where it has no room for more than `limit`.
 
     A static cache counts on its device, and asking would wait for that device.
@@ -130,7 +148,8 @@ def _positions_seen(cache: ComposedCache | None, limit: int) -> int:
     return int(cache.get_seq_length())
 
 
-def _cache_for(model: nn.Module, max_cache_len: int | None) -> Cache:
+def cache_for(model: nn.Module, max_cache_len: int | None) -> Cache:
+    """An empty cache for one member, which may be a composition itself."""
     if getattr(model, "is_composed", False):
         return cast(ComposedGenerationMixin, model).new_cache(max_cache_len)
     return member_cache(cast(PreTrainedModel, model).config, max_cache_len)

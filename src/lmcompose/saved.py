@@ -4,6 +4,7 @@ Composition parameters only: the members are named, with revision, shape and fin
 This file knows no model class; `composed.py` calls it.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,20 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
+from lmcompose.adapters import adapter_source
 from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
+from lmcompose.gguf import is_gguf
 from lmcompose.loading import (
     Member,
-    MemberReference,
     Source,
-    check_same_base,
-    is_missing_folder,
     load_member,
     plan_member,
     unharmed,
 )
+from lmcompose.places import is_missing_folder
+from lmcompose.reference import MemberReference, check_same_base
 
 FORMAT_VERSION = 1
 """The version of the saved folder. A folder of a later version is refused; one of an earlier version is read."""
@@ -210,6 +212,42 @@ def put_tensors(
         parameter.data = tensors[name].to(device=parameter.device, dtype=dtype or tensors[name].dtype)
 
 
+def member_sources(
+    config: ComposedConfig, saved: str, replaced: Mapping[str, Source], trust_remote_code: bool = False
+) -> tuple[dict[str, Source], dict[str, MemberReference]]:
+    """What to load in each role: the members that a saved composition names, or what the caller gives in their place.
+
+    All shapes are compared before the first weight is read.
+
+    Returns:
+        The sources, and their plans, whose revisions are the ones to read.
+
+    Raises:
+        ConfigurationError: `replaced` names a member that is not there.
+        MemberError, WrongBaseError: a member cannot be found, or is of another shape than the one that was saved.
+    """
+    references = config.references()
+    unknown = sorted(replaced.keys() - references.keys())
+    if unknown:
+        raise ConfigurationError(f"'{saved}' has no member {unknown}; its members are {list(references)}.")
+    sources: dict[str, Source] = {}
+    plans: dict[str, MemberReference] = {}
+    for role, reference in references.items():
+        revision = None if role in replaced else reference.revision
+        try:
+            sources[role] = replaced.get(role) or saved_source(reference, saved)
+            plans[role] = plan_member(sources[role], role, revision, trust_remote_code)
+        except MemberError as error:
+            if role in replaced:
+                raise
+            raise MemberError(
+                f"{error} If it is elsewhere now, say where: from_pretrained(folder, members={{'{role}': ...}}), or "
+                f"--member {role}=... on the command line."
+            ) from error
+        check_same_base(reference, plans[role], role)
+    return sources, plans
+
+
 def load_members(
     config: ComposedConfig,
     saved: str,
@@ -221,37 +259,20 @@ def load_members(
 ) -> dict[str, Member]:
     """Load the members that a saved composition names, or what the caller gives in their place.
 
-    All shapes are compared before the first weight is read, and each member's weights as soon as they are.
+    Each member's weights are compared as soon as they are read.
 
     Raises:
-        ConfigurationError: `replaced` names a member that is not there.
-        MemberError, WrongBaseError: a member cannot be read, or is not the model that was trained on.
+        ConfigurationError, MemberError, WrongBaseError: see `member_sources`; or the weights are of another model.
     """
-    references = config.references()
-    unknown = sorted(replaced.keys() - references.keys())
-    if unknown:
-        raise ConfigurationError(f"'{saved}' has no member {unknown}; its members are {list(references)}.")
-    sources = {role: replaced.get(role) or saved_source(reference, saved) for role, reference in references.items()}
-    revisions = {role: None if role in replaced else reference.revision for role, reference in references.items()}
-    for role, reference in references.items():
-        try:
-            planned = plan_member(sources[role], role, revisions[role], trust_remote_code)
-        except MemberError as error:
-            if role in replaced:
-                raise
-            raise MemberError(
-                f"{error} If it is elsewhere now, say where: from_pretrained(folder, members={{'{role}': ...}}), or "
-                f"--member {role}=... on the command line."
-            ) from error
-        check_same_base(reference, planned, role)
+    sources, plans = member_sources(config, saved, replaced, trust_remote_code)
     members: dict[str, Member] = {}
     with unharmed(members):
-        for role, reference in references.items():
+        for role, reference in config.references().items():
             members[role] = load_member(
                 sources[role],
                 role=role,
                 dtype=reference.dtype if dtype in (None, "auto") else dtype,
-                revision=revisions[role],
+                revision=plans[role].source_revision,
                 trust_remote_code=trust_remote_code,
                 **kwargs,
             )
@@ -259,7 +280,24 @@ def load_members(
     return members
 
 
-def saved_source(reference: MemberReference, saved: str) -> str:
-    """Where a saved member is: by its own name, or by that name taken from the saved folder."""
-    beside = Path(saved) / reference.name_or_path
-    return str(beside) if not Path(reference.name_or_path).is_dir() and beside.is_dir() else reference.name_or_path
+def saved_source(reference: MemberReference, saved: str) -> Source:
+    """What a saved member is loaded from: its model, or its adapter on the base that it was saved with.
+
+    Raises:
+        MemberError: it had an adapter, and none can be read at that place.
+    """
+    base = saved_place(reference.name_or_path, saved)
+    if reference.adapter is None:
+        return base
+    place = saved_place(reference.adapter, saved)
+    adapter = adapter_source(place, reference.adapter_revision)
+    if adapter is None:
+        raise MemberError(f"No adapter could be read at '{place}', where the composition was saved with one.")
+    return dataclasses.replace(adapter, base=base, base_revision=reference.revision)
+
+
+def saved_place(name: str, saved: str) -> str:
+    """Where a saved name is: as it stands, or taken from the saved folder."""
+    beside = Path(saved) / name
+    kind = Path.is_file if is_gguf(name) else Path.is_dir
+    return str(beside) if not kind(Path(name)) and kind(beside) else name

@@ -5,60 +5,17 @@ own forward pass is under way: the state of a pass lives in a `CallSlot` (a `Con
 model can be shared by several compositions, threads and direct callers. This file knows no cross-attention.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from lmcompose.architecture import decoder_layers, hidden_states_of, with_hidden_states
+from lmcompose.calls import CallSlot
 
 LayerFunction = Callable[[int, torch.Tensor], torch.Tensor]
 """`(layer, hidden_states) -> hidden_states`: what a pass does where it reads or writes."""
-
-
-class CallSlot:
-    """Holds what the pass that is under way in this thread does at each hooked layer.
-
-    Copies and pickles come out empty but still shared by all that shared the original, so that a deep copy of a
-    composition has hooks and a slot of its own.
-    """
-
-    def __init__(self) -> None:
-        self._current: ContextVar[LayerFunction | None] = ContextVar("lmcompose_call", default=None)
-        self._traced: LayerFunction | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "CallSlot":
-        memo[id(self)] = copied = CallSlot()
-        return copied
-
-    def __reduce__(self) -> tuple[type["CallSlot"], tuple[()]]:
-        return CallSlot, ()
-
-    @property
-    def current(self) -> LayerFunction | None:
-        """The function of the pass under way, or None outside one."""
-        if torch.compiler.is_compiling():
-            return self._traced
-        return self._current.get() or self._traced  # the latter where a compiled pass has a graph break
-
-    @contextmanager
-    def during(self, function: LayerFunction) -> Iterator[None]:
-        """Let `function` see every hooked layer until the block ends."""
-        if torch.compiler.is_compiling():  # which cannot trace a ContextVar, and would split the graph at every hook
-            before, self._traced = self._traced, function
-            try:
-                yield
-            finally:
-                self._traced = before
-            return
-        token = self._current.set(function)
-        try:
-            yield
-        finally:
-            self._current.reset(token)
 
 
 class EmbeddingsHook:

@@ -7,20 +7,20 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer
-from lmcompose.calm.config import ANCHOR, CalmConfig, check_name, describe_members
+from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
 from lmcompose.loading import (
     Member,
-    MemberReference,
     Source,
     load_member,
     plan_member,
-    read_tokenizer,
     unharmed,
     unwrapped,
 )
+from lmcompose.places import tokenizer_of
+from lmcompose.reference import MemberReference, describe_members
 
 Connections = Sequence[Sequence[int]]
 
@@ -161,9 +161,7 @@ def _as_list(pair: Any) -> Any:
 def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_remote_code: bool) -> None:
     """Tokenizers are small and are compared before any weight is read."""
     references = config.references()
-    tokenizers = {
-        role: _tokenizer_of(source, references[role].revision, trust_remote_code) for role, source in sources.items()
-    }
+    tokenizers = {role: _tokenizer_of(source, references[role], trust_remote_code) for role, source in sources.items()}
     anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
     for name in config.augmenting_names():
         names, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
@@ -173,7 +171,9 @@ def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_r
             check_same_size(anchor.vocab_size, references[name].vocab_size, *names)
 
 
-def _tokenizer_of(source: Source, revision: str | None, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+def _tokenizer_of(
+    source: Source, reference: MemberReference, trust_remote_code: bool
+) -> PreTrainedTokenizerBase | None:
     if isinstance(source, tuple):
         return source[1]
-    return None if isinstance(source, PreTrainedModel) else read_tokenizer(source, revision, trust_remote_code)
+    return None if isinstance(source, PreTrainedModel) else tokenizer_of(reference, trust_remote_code)

@@ -7,7 +7,7 @@ from transformers import AutoConfig
 from lmcompose.calm.bridge import PROJECTIONS
 from lmcompose.calm.connections import Connection, check_connections
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.loading import MemberReference
+from lmcompose.reference import MemberReference
 from lmcompose.saved import ComposedConfig
 
 ANCHOR = "anchor"
@@ -77,11 +77,6 @@ def check_name(name: str) -> None:
         raise ConfigurationError(
             f"'{name}' cannot name an augmenting model: use letters, digits and underscores, and not '{ANCHOR}'."
         )
-
-
-def describe_members(references: dict[str, MemberReference]) -> dict[str, dict[str, Any]]:
-    """References as plain values, with their order, which a configuration file would lose."""
-    return {role: {**reference.to_dict(), "order": i} for i, (role, reference) in enumerate(references.items())}
 
 
 AutoConfig.register(CalmConfig.model_type, CalmConfig, exist_ok=True)

@@ -13,7 +13,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head, run_without_head
 from lmcompose.cache import ComposedCache
-from lmcompose.calm.attach import CallSlot, hook_layers
+from lmcompose.calls import CallSlot
+from lmcompose.calm.attach import hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
@@ -147,7 +148,7 @@ class CalmForCausalLM(ComposedModel):
         write = _leave_alone if self._disabled else self._writer(inputs, composed)
         with self._anchor_slot.during(write):
             output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
-        logits = _kept(cast(torch.Tensor, output.logits), logits_to_keep, input_ids.shape[1])
+        logits = cast(torch.Tensor, output.logits)
         loss = None
         if labels is not None:
             loss = self.loss_function(
@@ -301,13 +302,6 @@ def _leave_alone(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
 
 def _view(cache: ComposedCache | None, role: str) -> dict[str, Cache]:
     return {CACHE_ARGUMENT: cache.members[role]} if cache is not None else {}
-
-
-def _kept(logits: torch.Tensor, logits_to_keep: int | torch.Tensor, length: int) -> torch.Tensor:
-    """The wanted positions of `logits`, where the anchor's own forward knows no `logits_to_keep`."""
-    if isinstance(logits_to_keep, int):
-        return logits[:, -logits_to_keep:] if logits_to_keep else logits
-    return logits[:, logits_to_keep] if logits.shape[1] == length != len(logits_to_keep) else logits
 
 
 AutoModelForCausalLM.register(CalmConfig, CalmForCausalLM, exist_ok=True)

@@ -1,56 +1,64 @@
 """`lmcompose inspect MODEL`: what a saved composition is made of."""
 
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.cli.saved_model import ModelArgument
+from lmcompose.cli.saved_model import ModelArgument, read_composition
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from lmcompose.logits.config import LogitConfig
 
 
 def inspect(
     model: ModelArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show the members, connections, parameters and origin of a saved composition.
+    """Show the members of a saved composition, how they are combined, and how it was made.
 
-    Only configurations and the header of the weights are read.
+    Of a trained composition these are connections and parameters; of a logit composition, formula, mask and how the
+    vocabularies map. Only configurations, tokenizers and the header of the weights are read.
 
     Examples:
 
       lmcompose inspect runs/stories/model
       lmcompose inspect runs/stories/model --json | jq '.members.anchor.revision'
+      lmcompose inspect runs/proxy --json | jq '.vocabularies.expert.coverage'
     """
     report = describe(model)
     if as_json:
         show_json(report)
         return
-    from rich.table import Table
+    from lmcompose.cli.combination import members_table
 
-    members = Table("role", "model", "revision", "shape", "parameters", "licence", title="Members (frozen)")
-    for role, member in report["members"].items():
-        parameters = member["parameters"]
-        members.add_row(
-            role,
-            member["name_or_path"],
-            member["revision"] or "-",
-            f"{member['model_type']}, {member['num_hidden_layers']} x {member['hidden_size']}",
-            f"{parameters:,}" if parameters is not None else "not found here",
-            member["license"] or "not stated",
-        )
-    connections = Table("augmenting model", "connections (augmenting layer, anchor layer)", title="Composition")
-    for name, pairs in report["connections"].items():
-        connections.add_row(name, ", ".join(f"({a}, {b})" for a, b in pairs))
-    show(
-        members,
-        connections,
-        f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
-        f"{report['projection']} projection; folder format {report['format_version']}.",
-    )
+    show(members_table(report["members"], report.get("temperatures")), *_combined(report))
     made = report["provenance"].get("versions", {})
     if made:
         show("Saved with " + ", ".join(f"{package} {number}" for package, number in made.items()) + ".")
+
+
+def _combined(report: dict[str, Any]) -> "list[RenderableType]":
+    """How the members are combined, for a person."""
+    from rich.table import Table
+
+    from lmcompose.cli.combination import formula_lines, vocabularies_table
+
+    if "formula" in report:
+        tables = [vocabularies_table(report["vocabularies"], next(iter(report["members"])))]
+        ending = f"No parameters of its own; folder format {report['format_version']}."
+        return [*formula_lines(report), *(tables if report["vocabularies"] else []), ending]
+    connections = Table("augmenting model", "connections (augmenting layer, anchor layer)", title="Composition")
+    for name, pairs in report["connections"].items():
+        connections.add_row(name, ", ".join(f"({a}, {b})" for a, b in pairs))
+    return [
+        connections,
+        f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
+        f"{report['projection']} projection; folder format {report['format_version']}.",
+    ]
 
 
 def describe(model: str) -> dict[str, Any]:
@@ -63,28 +71,43 @@ def describe(model: str) -> dict[str, Any]:
     """
     quiet_libraries()
     from lmcompose.calm.config import CalmConfig
-    from lmcompose.saved import check_format, read_config, saved_source
+    from lmcompose.logits.config import LogitConfig
+    from lmcompose.logits.plan import described
+    from lmcompose.saved import saved_place
 
-    config = read_config(CalmConfig, model)
-    assert isinstance(config, CalmConfig)
-    check_format(config, model)
+    config = read_composition(model)
     members = {}
     for role, reference in config.references().items():
-        described = reference.to_dict()
-        described.pop("fingerprint")
-        parameters = _member_parameters(saved_source(reference, model), reference.revision)
-        members[role] = {**described, "parameters": parameters}
-    return {
+        parameters = _member_parameters(saved_place(reference.name_or_path, model), reference.revision)
+        members[role] = {**described(reference), "parameters": parameters}
+    report: dict[str, Any] = {
         "model": model,
         "model_type": config.model_type,
         "format_version": config.format_version,
         "members": members,
+        "provenance": config.provenance or {},
+    }
+    if isinstance(config, LogitConfig):
+        return {**report, **_describe_logits(config, model, members)}
+    assert isinstance(config, CalmConfig)
+    return {
+        **report,
         "connections": config.connections,
         "num_heads": config.num_heads,
         "projection": config.projection,
         "parameters": _composition_parameters(model),
-        "provenance": config.provenance or {},
     }
+
+
+def _describe_logits(config: "LogitConfig", model: str, members: dict[str, Any]) -> dict[str, Any]:
+    from lmcompose.logits.plan import formula_fields, owners, saved_references, saved_vocabularies
+    from lmcompose.saved import read_tensors
+
+    read_tensors(model)  # empty, and the sign that the folder is whole
+    references = saved_references(config, model)
+    for role, owner in owners({role: found.name_or_path for role, found in references.items()}, references).items():
+        members[role]["shares_with"] = owner if owner != role else None
+    return {**formula_fields(config), "vocabularies": saved_vocabularies(config, model)}
 
 
 def _composition_parameters(model: str) -> int:
@@ -102,12 +125,11 @@ def _composition_parameters(model: str) -> int:
 
 
 def _member_parameters(name: str, revision: str | None) -> int | None:
-    from transformers import AutoConfig
-
-    from lmcompose.architecture import exact_parameters
     from lmcompose.errors import ConfigurationError
+    from lmcompose.logits.sizes import size_of
+    from lmcompose.places import read_model_config
 
     try:
-        return exact_parameters(AutoConfig.from_pretrained(name, revision=revision))
+        return size_of(read_model_config(name, revision), name).parameters
     except (OSError, ValueError, ConfigurationError):
         return None

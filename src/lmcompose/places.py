@@ -1,0 +1,110 @@
+"""What stands at a name: a folder, a GGUF file or a hub id has a configuration, a tokenizer, a revision and a licence.
+
+This file reads no weights, and knows neither live models nor compositions.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from lmcompose.adapters import adapter_source
+from lmcompose.gguf import INSTALL_GGUF, gguf_path, hub_gguf, is_gguf
+from lmcompose.reference import MemberReference, commit_of
+
+PLACES = "a folder with a config.json or an adapter_config.json, a .gguf file, or the id of a model on the hub"
+"""What a model can be named by, for messages."""
+
+
+def is_written_as_path(source: str | Path) -> bool:
+    """Whether `source` can only be a path: no hub id looks like it, and no `owner/repository/file.gguf` on the hub."""
+    text = str(source)
+    if is_gguf(source):
+        return hub_gguf(source) is None
+    return isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or "\\" in text
+
+
+def is_missing_folder(source: str | Path) -> bool:
+    """Whether `source` can only be a path and nothing is there: asking the hub would cost half a minute offline."""
+    return is_written_as_path(source) and not Path(source).exists()
+
+
+def read_model_config(
+    source: str | Path, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedConfig:
+    """The configuration of a model in a folder, on the hub or in a GGUF file.
+
+    Raises:
+        Exception: whatever transformers raises where it finds none that it can read.
+    """
+    name, options = location(source, revision)
+    return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+
+
+def read_tokenizer(
+    source: str | Path, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that stands beside a model or an adapter, else that of the adapter's base, or None."""
+    found = _tokenizer_beside(source, revision, trust_remote_code)
+    adapter = adapter_source(source, revision) if found is None else None
+    return found if adapter is None else _tokenizer_beside(adapter.base, adapter.base_revision, trust_remote_code)
+
+
+def tokenizer_of(reference: MemberReference, trust_remote_code: bool = False) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a member that was planned by name: its adapter's own, else the model's, or None."""
+    found = None
+    if reference.adapter is not None:
+        found = _tokenizer_beside(reference.adapter, reference.adapter_revision, trust_remote_code)
+    return found or _tokenizer_beside(reference.name_or_path, reference.revision, trust_remote_code)
+
+
+def _tokenizer_beside(source: str | Path, revision: str | None, trust: bool) -> PreTrainedTokenizerBase | None:
+    try:
+        name, options = location(source, revision)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=trust, **options)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def location(source: str | Path, revision: str | None) -> tuple[str | Path, dict[str, Any]]:
+    """The name, and the options beside it, by which any `from_pretrained` of transformers finds `source`."""
+    if not is_gguf(source):
+        return source, {"revision": revision}
+    path = gguf_path(source, revision)
+    return path.parent, {"gguf_file": str(path)}  # the whole path: a bare name is looked for where Python runs first
+
+
+def resolved_revision(name: str, revision: str | None) -> str | None:
+    """The commit that a hub id stands at, so that a saved composition names exact weights; None for a folder."""
+    if Path(name).is_dir():
+        return revision
+    if is_gguf(name):
+        return commit_of(gguf_path(name, revision)) or revision
+    file = cached_file(name, "config.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    return (commit_of(file) if file else None) or revision
+
+
+def license_of(name: str) -> str | None:
+    """The licence that a model card names in its header, or None where it cannot be told."""
+    on_hub = hub_gguf(name)
+    try:
+        name = name if on_hub is None else on_hub[0]
+        card = cached_file(name, "README.md")
+        return ModelCard.load(card).data.get("license") if card else None
+    except (OSError, ValueError):  # no card, no connection, or a header that does not parse
+        return None
+
+
+def reason_of(error: Exception, source: str | Path) -> str:
+    """Why nothing could be read at `source`, as one sentence."""
+    if is_gguf(source) and isinstance(error, ImportError):
+        return f"reading a GGUF file takes the gguf package. {INSTALL_GGUF}."
+    return first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, as a sentence."""
+    line = str(error).strip().split("\n")[0] or type(error).__name__
+    return line if line.endswith((".", "!", "?")) else line + "."

@@ -1,0 +1,170 @@
+"""Which model a member is: what is saved of it, and how another one in its place is told apart.
+
+A reference names the model, its shape and a few of its weights. This file reads no file and knows nothing about how
+members are found, loaded or composed.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from lmcompose.architecture import text_config
+from lmcompose.errors import WrongBaseError
+
+FINGERPRINT_PARAMETERS = 16
+FINGERPRINT_TOLERANCE = 2**-6  # twice bf16's step: the same weights in another dtype still match
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberReference:
+    """Which model a member is: enough to load it again and to tell when another one stands in its place.
+
+    With an `adapter` (PEFT, a folder or a hub id), name, revision and shape are those of the base that it is put on.
+    """
+
+    name_or_path: str
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    revision: str | None = None
+    license: str | None = None
+    dtype: str | None = None
+    fingerprint: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    adapter: str | None = None
+    adapter_revision: str | None = None
+
+    @classmethod
+    def from_config(cls, config: PreTrainedConfig, name_or_path: str, **known: Any) -> "MemberReference":
+        """The part of a reference that a configuration tells."""
+        text = text_config(config)
+        return cls(
+            name_or_path=name_or_path,
+            model_type=config.model_type,
+            hidden_size=text.hidden_size,
+            num_hidden_layers=text.num_hidden_layers,
+            num_attention_heads=text.num_attention_heads,
+            vocab_size=text.vocab_size,
+            **known,
+        )
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "MemberReference":
+        """The reference that `to_dict` wrote."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in saved.items() if name in known})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a configuration or JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def places(self) -> list[str]:
+        """Every folder, file or hub id that the member is loaded from."""
+        return [self.name_or_path] if self.adapter is None else [self.name_or_path, self.adapter]
+
+    @property
+    def source_revision(self) -> str | None:
+        """The revision of what the user named: of the adapter where there is one, and not of its base."""
+        return self.revision if self.adapter is None else self.adapter_revision
+
+    @property
+    def shape(self) -> str:
+        """The shape in words, for messages."""
+        return (
+            f"{self.model_type}, {self.num_hidden_layers} layers of width {self.hidden_size}, "
+            f"{self.vocab_size} token ids"
+        )
+
+
+def commit_of(file: str | Path) -> str | None:
+    """The commit that a file in the hub's cache is of; None for any other file."""
+    parents = Path(file).parts
+    return parents[parents.index("snapshots") + 1] if "snapshots" in parents else None
+
+
+BARE = "__base__"
+"""What PEFT calls a model without any of its adapters."""
+
+
+def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str, list[float]]:
+    """Two values each of a few weight matrices, by name: they tell another training run of the same shape apart.
+
+    Quantised weights are passed over, since their numbers are not those of the model they were made from. Adapters
+    (PEFT) are summed up apart, so that a model with them is told from the bare one, whose matrices have the same names.
+
+    Args:
+        adapter: count this adapter alone, or none of them (`BARE`); all that the model has by default.
+    """
+    added = _adapter_parameters(model)
+    matrices = [
+        (name.replace(".base_layer.", "."), parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.dim() >= 2
+        and parameter.is_floating_point()
+        and parameter.device.type != "meta"
+        and name not in added
+    ]
+    step = max(1, len(matrices) // FINGERPRINT_PARAMETERS)
+    sampled = {}
+    for name, parameter in matrices[::step]:
+        flat = parameter.detach().reshape(-1)
+        places = torch.tensor([len(flat) // 3, 2 * len(flat) // 3], device=flat.device)
+        sampled[name] = [float(value) for value in flat[places].float().cpu()]
+    counted = {
+        name: parameter
+        for name, parameter in added.items()
+        if adapter is None or adapter in name.split(".")
+        if parameter.device.type != "meta"
+    }
+    layers = {name.rsplit(".lora_", 1)[0] for name in counted}
+    total = sum(float(parameter.detach().float().abs().sum()) for parameter in counted.values())
+    sampled["adapters"] = [float(len(layers)), total]
+    return sampled
+
+
+def _adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """The parameters that PEFT added, by name: all of an adapted layer's but those of the layer that it wraps."""
+    return {
+        f"{path}.{name}": parameter
+        for path, module in model.named_modules()
+        if hasattr(module, "base_layer")
+        for name, parameter in module.named_parameters()
+        if not name.startswith("base_layer.")
+    }
+
+
+def same_weights(saved: dict[str, list[float]], found: dict[str, list[float]]) -> bool:
+    """Whether two fingerprints are of the same weights, up to a change of dtype; only shared names are compared."""
+    for name in saved.keys() & found.keys():
+        for ours, theirs in zip(saved[name], found[name], strict=True):
+            if abs(ours - theirs) > FINGERPRINT_TOLERANCE * max(abs(ours), abs(theirs)) + 1e-6:
+                return False
+    return True
+
+
+def check_same_base(saved: MemberReference, found: MemberReference, role: str) -> None:
+    """Refuse a base model other than the one that a composition was trained on.
+
+    Raises:
+        WrongBaseError: the shapes or the weights differ; the message has both names.
+    """
+    beginning = f"This composition was trained with '{saved.name_or_path}' as {role}, but '{found.name_or_path}' is"
+    advice = f"Pass the right model: from_pretrained(folder, members={{'{role}': ...}})."
+    shapes = [
+        (reference.model_type, reference.hidden_size, reference.num_hidden_layers, reference.vocab_size)
+        for reference in (saved, found)
+    ]
+    if shapes[0] != shapes[1]:
+        raise WrongBaseError(f"{beginning} of another shape ({found.shape}; it was {saved.shape}). {advice}")
+    if not same_weights(saved.fingerprint, found.fingerprint):
+        raise WrongBaseError(f"{beginning} a model of the same shape with other weights. {advice}")
+
+
+def describe_members(references: dict[str, MemberReference]) -> dict[str, dict[str, Any]]:
+    """References as plain values, with their order, which a configuration file would lose."""
+    return {role: {**reference.to_dict(), "order": i} for i, (role, reference) in enumerate(references.items())}
