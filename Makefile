@@ -9,8 +9,8 @@ VENV ?= .venv
 VENV519 ?= .venv-519
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
-# The folder of stories260K, for `make stories`.
-STORIES ?= ../shared/models/stories260K
+# The folder of stories260K, for `make stories`; say where it is with `make STORIES=folder stories`.
+STORIES ?= $(wildcard ../shared/models/stories260K)
 
 ifeq ($(origin PYTHON),command line)
 READY :=
@@ -73,7 +73,7 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
 
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
-	$(PYTHON) -m lmcompose.experiments.stories --stories $(STORIES)
+	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")
 
 # ---------------------------------------------------------------------------------------------------------- checks
 

@@ -49,6 +49,19 @@ def test_layers_are_computed_again_in_the_backward_pass() -> None:
     assert len(calls) == 3
 
 
+def test_some_layers_only_also_where_the_anchor_is_a_composition() -> None:
+    inner = composition(tiny_model("llama", num_hidden_layers=4))
+    outer = randomise(compose(inner, tiny_model("llama", seed=2), connections=[(1, 2)]))
+    expected = gradients(outer)
+    name = "activation_checkpointing" if hasattr(outer, "activation_checkpointing_enable") else "gradient_checkpointing"
+    getattr(outer, f"{name}_enable")(every_n_layers=2)
+    layers = inner.anchor.model.layers
+    assert [layer.gradient_checkpointing for layer in layers] == [True, False, True, False]
+    got = gradients(outer)
+    for key, gradient in expected.items():
+        torch.testing.assert_close(got[key], gradient, atol=1e-6, rtol=1e-5)
+
+
 def test_members_have_no_dropout_in_training() -> None:
     model = composition(tiny_model("opt", dropout=0.5, attention_dropout=0.5))
     for _ in range(2):

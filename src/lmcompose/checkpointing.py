@@ -19,10 +19,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 def set_checkpointing(model: PreTrainedModel, enable: bool, every_n_layers: int = 1) -> None:
     """Turn the recomputation of `model`'s decoder layers on or off.
 
+    Args:
+        every_n_layers: recompute one of so many layers, and let the others keep their activations.
+
     Raises:
         ValueError: the architecture does not support it (HF's own message).
     """
-    model._set_gradient_checkpointing(enable, checkpoint_in_context, every_n_layers)
+    # by name, since a model that is itself a composition looks for it by name
+    model._set_gradient_checkpointing(enable, checkpoint_in_context, every_n_layers=every_n_layers)
     for layer in checkpointed_layers(model):
         for name, value in vars(layer).items():
             if isinstance(value, float) and "dropout" in name:  # a layer is recomputed in training mode only, and some

@@ -82,6 +82,35 @@ def test_chat_uses_the_anchors_template(run: Run, saved: Saved, model: CalmForCa
     assert [answer["text"] for answer in answers] == [text, expected(model, PROMPTS[0])]
 
 
+BRACE = '{"messages": w1 }'
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_only_the_ending_makes_a_batch_json(
+    run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path, chat: bool
+) -> None:
+    """A prompt that looks like JSON is a prompt, in a text file, on stdin, and inside a JSON line."""
+    text = expected(model, f"user : {BRACE} </s> assistant : " if chat else BRACE)
+    plain, lines = tmp_path / "prompts.txt", tmp_path / "prompts.JSONL"
+    plain.write_text(BRACE + "\n")
+    lines.write_text(json.dumps({"prompt": BRACE}) + "\n")
+    options = ["--json", *(["--chat"] if chat else [])]
+    for file, stdin in ((plain, None), (lines, None), ("-", plain.read_text())):
+        answer = json.loads(generate(run, saved, "--batch", file, *options, stdin=stdin))
+        assert (answer["prompt"], answer["text"]) == (BRACE, text)
+    messages = [{"role": "user", "content": "w1 w2"}]
+    lines.write_text("  " + json.dumps({"messages": messages}) + "\n")
+    answer = json.loads(generate(run, saved, "--batch", lines, *options))
+    assert answer["prompt"] == messages
+
+
+def test_a_json_line_ends_at_the_end_of_the_line_only(run: Run, saved: Saved, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    prompt = "w1\u2028w2\x85w3"
+    file.write_text(json.dumps({"prompt": prompt}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert json.loads(generate(run, saved, "--batch", file, "--json"))["prompt"] == prompt
+
+
 def test_members_that_have_moved(run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.symlink_to(saved.augmenting)

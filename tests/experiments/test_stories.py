@@ -9,7 +9,7 @@ import torch
 
 from lmcompose.errors import DataError, MemberError
 from lmcompose.experiments import standard_library
-from lmcompose.experiments.stories import run_stories, variant_of
+from lmcompose.experiments.stories import main, read_arguments, run_stories, variant_of
 from lmcompose.reporting.tables import stories_grid
 from tests.tiny import save_tiny, tiny_model
 
@@ -79,6 +79,28 @@ def test_prose_and_code_of_the_standard_library_share_no_sentence():
 def test_no_model_is_one_clear_error(tmp_path):
     with pytest.raises(MemberError, match="--stories FOLDER"):
         run_stories(tmp_path)
+
+
+def test_the_command_says_where_the_model_is_to_be_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("STORIES", raising=False)
+    monkeypatch.setattr("sys.argv", ["stories"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--stories FOLDER, or in the environment variable STORIES" in capsys.readouterr().err
+    monkeypatch.setenv("STORIES", str(tmp_path / "moved"))
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith(f"stories: There is no model in '{tmp_path / 'moved'}'.")
+
+
+def test_the_environment_names_the_model_and_the_argument_goes_before_it(monkeypatch):
+    monkeypatch.setenv("STORIES", "models/here")
+    options, command = read_arguments(["--steps", "3"])
+    assert options.stories == Path("models/here")
+    assert command == "python -m lmcompose.experiments.stories --stories models/here --steps 3"
+    options, command = read_arguments(["--stories=models/there"])
+    assert options.stories == Path("models/there")
+    assert command == "python -m lmcompose.experiments.stories --stories=models/there"
 
 
 def test_too_short_a_text_is_one_clear_error(member, tmp_path):

@@ -2,11 +2,9 @@
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
-from lmcompose.errors import DataError
-from lmcompose.reporting.plots import COLOURS, benchmark_figure, curve_figure, kv_figure
+from lmcompose.reporting.plots import COLOURS, benchmark_figure, kv_figure
 from tests.reporting.results import decode_result, kv_result
 
 
@@ -36,17 +34,6 @@ def test_table_1_without_intervals_and_with_every_row(tmp_path):
 
 def test_benchmark_bars(tmp_path):
     assert area(benchmark_figure(decode_result(), tmp_path / "bench.png"), "#009E73") > 0.05
-
-
-def test_curve_skips_points_that_lack_a_key(tmp_path):
-    log = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}, {"train_runtime": 9.0}]
-    assert curve_figure(log, tmp_path / "curve.png").stat().st_size > 5000
-
-
-def test_curve_of_nothing_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no curve"):
-        curve_figure([{"train_runtime": 9.0}], tmp_path / "curve.png")
-    assert not list(tmp_path.iterdir())
 
 
 def test_drawing_leaves_the_users_settings_alone(tmp_path):

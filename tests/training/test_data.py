@@ -122,6 +122,15 @@ def test_packed_rows_hold_whole_documents_and_all_of_them(folder: Path) -> None:
     assert len(data.train) < 54 / 2
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_longest_text_and_row_are_those_that_are_seen(folder: Path, packing: bool) -> None:
+    data = prepared(folder, {"epochs": 1, "packing": packing}, validation={"fraction": 0.2})
+    rows = [split[i] for split in (data.train, data.validation) if split is not None for i in range(len(split))]
+    texts = [int(row["position_ids"].max()) + 1 if packing else len(row["input_ids"]) for row in rows]
+    assert data.longest() == (max(texts), max(len(row["input_ids"]) for row in rows))
+    assert (data.longest()[0] < data.longest()[1]) == packing
+
+
 def test_the_summary_counts_what_is_learned(folder: Path) -> None:
     first, second = prepared(folder, {"steps": 1}).summary
     assert (first["tokens"], first["learned_tokens"]) == (160, 120)  # of w w w </s>, all but the first word

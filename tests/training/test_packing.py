@@ -60,6 +60,13 @@ def test_padding_is_masked_or_is_a_document_of_its_own() -> None:
     assert packed["position_ids"].tolist() == [[0, 1, 2, 3], [0, 1, 0, 1]]
 
 
+def test_padding_takes_no_position_that_no_text_takes() -> None:
+    """A member's table of positions may be shorter than a row, as long as it is no shorter than a text."""
+    text = np.array([5, 6])
+    packed = Collator(0)([packed_row([(text, text)] * 3), packed_row([(text[:1], text[:1])])])
+    assert packed["position_ids"].tolist() == [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0]]
+
+
 @pytest.mark.parametrize("arch", sorted(set(ARCHITECTURES) - VERSION_DEPENDENT))
 def test_members_that_cannot_keep_documents_apart_are_found(arch: str) -> None:
     member = tiny_model(arch)

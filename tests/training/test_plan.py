@@ -5,11 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from lmcompose import plan_composition
+from lmcompose.architecture import counts_slots, position_limit
 from lmcompose.errors import ConfigurationError
-from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, shown
+from lmcompose.training.plan import (
+    TrainingPlan,
+    _member,
+    plan_training,
+    refuse_impossible,
+    refuse_too_long,
+    shown,
+)
 from lmcompose.training.recipe import TrainingRecipe
+from tests.tiny import save_tiny, tiny_model
 
 
 def plan_of(models: Path, micro_batch: int = 4, training: dict[str, Any] | None = None, **fields: Any) -> TrainingPlan:
@@ -40,6 +50,17 @@ def test_what_takes_more_memory_is_planned_with_more(models: Path) -> None:
     assert plan_of(models, projection="mlp").trained_parameters == plan.trained_parameters + 32 * 32
 
 
+def test_the_optimizers_state_is_counted_as_it_is_kept(models: Path) -> None:
+    trained = plan_of(models).trained_parameters
+    for optimizer, numbers in (("adamw_torch", 2), ("rmsprop", 1), ("sgd", 0)):
+        plan = plan_of(models, training={"optimizer": optimizer})
+        assert plan.training_bytes == 4 * (2 + numbers) * trained
+        assert plan.disk_bytes == 4 * (1 + numbers) * trained * 4  # two checkpoints, one being written, the model
+    adafactor = plan_of(models, training={"optimizer": "adafactor"}, connections=[[1, 1]], projection="mlp")
+    # f_proj takes 48 to 32; its second map, Q, K, V and O take 32 to 32: a number for each row and each column
+    assert adafactor.training_bytes == 4 * 2 * adafactor.trained_parameters + 4 * ((32 + 48) + 5 * (32 + 32))
+
+
 def test_only_what_cannot_be_is_refused(models: Path) -> None:
     plan = plan_of(models)
     need = plan.certain_bytes
@@ -50,6 +71,32 @@ def test_only_what_cannot_be_is_refused(models: Path) -> None:
     refuse_impossible(tight)
     with pytest.raises(ConfigurationError, match="--force"):
         refuse_impossible(replace(plan, total_bytes=need - 1))
+
+
+def test_positions_are_those_of_the_longest_text_or_of_the_row(models: Path) -> None:
+    plan = plan_of(models)
+    assert {member.positions for member in plan.members} == {None}, "rotary positions do not end"
+    refuse_too_long(plan, document=10_000, row=10_000)
+    anchor, augmenting = plan.members
+    table = replace(plan, members=[anchor, replace(augmenting, positions=20)])
+    refuse_too_long(table, document=20, row=64)
+    with pytest.raises(ConfigurationError, match=r"a text of 21 tokens.*\(the augmenting\).*max_length: 20"):
+        refuse_too_long(table, document=21, row=64)
+    slots = replace(plan, members=[replace(anchor, positions=20, counts_slots=True), augmenting])
+    with pytest.raises(ConfigurationError, match=r"a row of 64 tokens.*\(the anchor\)"):
+        refuse_too_long(slots, document=20, row=64)
+
+
+@pytest.mark.parametrize("arch", ["llama", "gpt2", "opt", "gpt_neo", "mpt"])
+def test_the_plan_knows_the_positions_that_the_loaded_model_has(models: Path, tmp_path: Path, arch: str) -> None:
+    folder = save_tiny(tmp_path / arch, arch)
+    (folder / "model.safetensors").unlink()
+    recipe = TrainingRecipe.model_validate(
+        {"anchor": "a", "augmenting": "b", "data": [{"path": "x"}], "training": {"steps": 1}, "output": "o"}
+    )
+    planned = _member("anchor", str(folder), AutoConfig.from_pretrained(folder), recipe)
+    loaded = tiny_model(arch)
+    assert (planned.positions, planned.counts_slots) == (position_limit(loaded), counts_slots(loaded))
 
 
 def test_a_disk_that_is_too_small_is_said(models: Path) -> None:

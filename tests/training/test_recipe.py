@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
+from transformers import Qwen2Config
 
+from lmcompose import plan_composition
 from lmcompose.errors import RecipeError
 from lmcompose.recipe import read_recipe
+from lmcompose.training.arguments import micro_batch
+from lmcompose.training.plan import plan_training
 from lmcompose.training.recipe import TrainingRecipe
+
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 
 GOOD = """\
 anchor: big
@@ -73,7 +79,30 @@ def test_early_stopping_needs_checkpoints_that_were_evaluated() -> None:
         read(text + "validation: {fraction: 0.1}\n")
 
 
-@pytest.mark.parametrize("recipe", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_memory_that_the_header_of_answers_states_is_the_plans(tmp_path: Path) -> None:
+    recipe_path = next(path for path in SHIPPED if path.name == "answers.yaml")
+    recipe = read_recipe(recipe_path, TrainingRecipe)
+    common = {"vocab_size": 151_936, "num_key_value_heads": 2, "tie_word_embeddings": True, "dtype": "bfloat16"}
+    sizes = {"anchor": (1536, 8960, 28, 12), "augmenting": (896, 4864, 24, 14)}  # Qwen2.5-Coder 1.5B and 0.5B
+    sources = {}
+    for role, (width, mlp, layers, heads) in sizes.items():
+        shape = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers}
+        Qwen2Config(**common, **shape, num_attention_heads=heads).save_pretrained(tmp_path / role)
+        sources[role] = str(tmp_path / role)
+    plan = plan_training(recipe, plan_composition(**sources), sources, tmp_path, micro_batch(recipe.training))
+    text = " ".join(recipe_path.read_text(encoding="utf-8").replace("#", "").split())
+    share = 100 * plan.trained_parameters / sum(member.parameters for member in plan.members)
+    assert (
+        f"about {plan.expected_bytes / 2**30:.1f} GiB by the plan that --dry-run prints, for "
+        f"{plan.trained_parameters / 1e6:.1f} M trained parameters, {share:.1f} % of the frozen ones"
+    ) in text
+
+
+def test_the_shipped_recipes_are_found() -> None:
+    assert {"answers.yaml", "stories.yaml"} <= {path.name for path in SHIPPED}
+
+
+@pytest.mark.parametrize("recipe", SHIPPED, ids=lambda path: path.name)
 def test_every_recipe_that_is_shipped_is_valid_and_says_what_to_expect(recipe: Path) -> None:
     header = "".join(line for line in recipe.read_text().splitlines(keepends=True) if line.startswith("#"))
     assert f"lmcompose train recipes/{recipe.name}" in header

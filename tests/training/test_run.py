@@ -134,6 +134,39 @@ def test_data_without_anything_to_learn(project: Project, content: str, message:
     assert not (recipe.parent / "out").exists()
 
 
+LONG_TEXT = ("kind: prompt_completion", "kind: text\n    columns: {text: prompt}")
+
+
+def _with_a_table(project: Project, positions: int, *replacements: tuple[str, str]) -> Path:
+    """The project with an augmenting model that has a table of positions, and texts of 2 to 21 tokens."""
+    recipe = project(("/augmenting\n", "/augmenting # replaced\n"), LONG_TEXT, *replacements)
+    folder = save_tiny(recipe.parent / "table", "gpt2", n_positions=positions)
+    text = recipe.read_text()
+    line = next(line for line in text.splitlines() if line.startswith("augmenting: "))
+    recipe.write_text(text.replace(line, f"augmenting: {folder.name}"))
+    rows = [{"prompt": " ".join(["w1", "w2"] * pairs), "completion": "w3"} for pairs in range(1, 11)]
+    (recipe.parent / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return recipe
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_texts_past_a_members_positions_are_refused_before_weights(
+    project: Project, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    recipe = _with_a_table(project, 20, ("max_length: 16", "max_length: 64"))
+    monkeypatch.setattr(run, "compose", _must_not_load)
+    message = r"max_length: .*text of 21 tokens.*\(the augmenting\) has positions for 20\. Set training.max_length: 20"
+    with pytest.raises(ConfigurationError, match=message):
+        quiet(recipe, dry_run=dry_run)
+    assert not (recipe.parent / "out").exists()
+
+
+@pytest.mark.parametrize("packing", ["false", "true"])
+def test_a_row_may_be_longer_than_a_members_positions_where_no_text_is(project: Project, packing: str) -> None:
+    settings = ("max_length: 16", f"max_length: 64\n  packing: {packing}")
+    assert quiet(_with_a_table(project, 21, settings, ("steps: 12", "steps: 2")))["results"]["steps"] == 2
+
+
 def test_an_encoder_is_refused_as_anchor(project: Project) -> None:
     from transformers import BertConfig
 
@@ -170,7 +203,7 @@ def test_members_that_read_different_tokens_are_refused(project: Project) -> Non
 
 
 def test_a_plan_that_cannot_be_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcompose.training.plan._memory", lambda: (10_000, 20_000))
+    monkeypatch.setattr("lmcompose.training.plan.memory", lambda: (10_000, 20_000))
     with pytest.raises(ConfigurationError, match=r"before its first step.*19\.5 KiB in all.*--force"):
         quiet(project())
     assert quiet(project(), force=True)["results"]["plan"]["verdict"] == "impossible"

@@ -16,6 +16,7 @@ from lmcompose import CalmForCausalLM
 from lmcompose.architecture import decoder_layers, hidden_states_of
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
 from lmcompose.training.arguments import _FIELDS
+from lmcompose.training.checkpoints import checkpoints, is_whole
 from lmcompose.training.packing import IGNORED, Collator, packed_row
 from lmcompose.training.trainer import CalmTrainer
 from tests.compositions import random_composition
@@ -331,6 +332,21 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(model: CalmFo
     with pytest.raises(SavedFolderError, match=r"checkpoint of step 6 could not be written.*Earlier checkpoints"):
         trainer.train()
     assert (tmp_path / "checkpoint-3" / "trainer_state.json").is_file()
+
+
+def test_old_checkpoints_that_cannot_be_removed_cost_neither_the_new_one_nor_the_run(
+    model: CalmForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rotate(*_: Any, **__: Any) -> None:
+        raise OSError("Stale file handle")
+
+    monkeypatch.setattr("transformers.trainer.rotate_checkpoints", rotate)
+    trainer = trainer_of(model, tmp_path, max_steps=4, save_strategy="steps", save_steps=2, save_total_limit=1)
+    with pytest.warns(UserWarning, match=r"checkpoint of step 2 is whole.*Stale file handle"):
+        trainer.train()
+    assert trainer.state.global_step == 4
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"]
+    assert all(is_whole(checkpoint) for checkpoint in checkpoints(tmp_path))
 
 
 def test_what_is_no_composition_is_refused(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmcompose.cli.options import parse_pairs, parse_parameters
 from lmcompose.cli.output import show_json
 from lmcompose.cli.saved_model import MemberOption, ModelArgument, load_composition
 from lmcompose.errors import ConfigurationError, DataError
@@ -31,10 +32,14 @@ class Dtype(StrEnum):
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the user wrote, and the text or chat that the model is to continue."""
+    """What the user wrote, a text or a chat, and the chat that the model is to continue where it is one."""
 
-    written: str
+    written: str | list[dict[str, str]]
     messages: list[dict[str, str]] | None = None
+    context: dict[str, str] = field(default_factory=dict)
+    """role -> what that member alone reads before the prompt."""
+    system: dict[str, str] = field(default_factory=dict)
+    """role -> that member's system message."""
 
 
 def generate(
@@ -48,11 +53,34 @@ def generate(
         typer.Option(
             "--batch",
             metavar="FILE",
-            help="Many prompts: a file with one a line, a .jsonl file with 'prompt' or 'messages', or '-' for stdin.",
+            help="Many prompts: a .jsonl file with 'prompt' or 'messages' on each line; any other file, and '-' for "
+            "stdin, is text with one prompt a line.",
         ),
     ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Wrap the prompt in the anchor's chat template, as a user's message.")
+    ] = False,
+    alpha: Annotated[
+        str | None,
+        typer.Option(
+            help="The formula's alpha: a number, or one for each token with commas between, the last one for the rest."
+        ),
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", metavar="NAME=NUMBER", help="Another parameter of the formula; as with --alpha."),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", metavar="ROLE=TEXT", help="What one member alone reads before the prompt."),
+    ] = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option("--system", metavar="ROLE=TEXT", help="One member's own system message; with --chat."),
+    ] = None,
+    speculative: Annotated[
+        bool,
+        typer.Option("--speculative", help="Let one member of a logit composition draft: the same, sooner."),
     ] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")] = 128,
     temperature: Annotated[
@@ -81,21 +109,36 @@ def generate(
       cat question.txt | lmcompose generate runs/chat/model --chat --temperature 0.7
       lmcompose generate runs/stories/model --batch prompts.txt --json > answers.jsonl
       lmcompose generate runs/stories/model "Once" --member anchor=/where/it/is/now
+      lmcompose generate runs/proxy "Once upon a time" --alpha 1.5 --speculative
+      lmcompose generate runs/proxy "What is a zorf?" --chat --system "expert=You know every word."
     """
     prompts = _read_prompts(prompt, batch, chat)
+    reading = {
+        "context": parse_pairs(context, "--context", "ROLE=TEXT", "with_context='A zorf is a boat. '"),
+        "system": parse_pairs(system, "--system", "ROLE=TEXT", "expert='You know every word.'"),
+    }
+    parameters = parse_parameters(alpha, parameter)
     composition = load_composition(model, member, dtype.value if dtype else None, device)
     tokenizer = composition.tokenizer
     if tokenizer is None:
         raise ConfigurationError(
-            f"'{model}' was saved without a tokenizer. Save it again from a composition whose anchor has one: "
-            "compose(anchor=(model, tokenizer), ...)."
+            f"'{model}' was saved without a tokenizer. Save it again from a composition whose first member has one: "
+            "(model, tokenizer)."
         )
+    prompts = [_with_readings(prompt, reading) for prompt in prompts]
+    _check_kind(composition, prompts, bool(parameters), speculative)
     import torch
 
     torch.manual_seed(seed)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": temperature > 0}
     if temperature > 0:
         options |= {"temperature": temperature, "top_p": top_p}
+    if parameters:
+        options["parameters"] = parameters
+    if speculative:
+        from lmcompose.decoding.speculative import Speculation
+
+        options["speculative"] = Speculation()
     if batch is None and not as_json and num_beams == 1:
         _stream(composition, tokenizer, prompts[0], options)
         return
@@ -134,16 +177,18 @@ def _prompt(text: str, chat: bool) -> Prompt:
 
 
 def _read_batch(file: str, chat: bool) -> Iterator[Prompt]:
+    """The prompts of a file: JSON lines by its ending .jsonl and nothing else; stdin, which has no ending, is text."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"--batch {file}: {error.strerror}. Name a file with one prompt a line.") from None
     except UnicodeDecodeError:
         raise DataError(f"--batch {file} is not a UTF-8 text file.") from None
-    for number, line in enumerate(text.splitlines(), start=1):
+    as_json = Path(file).suffix.lower() == ".jsonl"
+    for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold what splitlines takes for a line's end
         if not line.strip():
             continue
-        yield _from_json(line, f"{file}, line {number}", chat) if file.endswith(".jsonl") else _prompt(line, chat)
+        yield _from_json(line, f"{file}, line {number}", chat) if as_json else _prompt(line, chat)
 
 
 def _from_json(line: str, where: str, chat: bool) -> Prompt:
@@ -151,20 +196,57 @@ def _from_json(line: str, where: str, chat: bool) -> Prompt:
         record = json.loads(line)
     except ValueError:
         raise DataError(f"{where} is not JSON. A .jsonl file has one JSON object a line.") from None
-    if isinstance(record, dict) and isinstance(record.get("messages"), list):
-        return Prompt(line, record["messages"])
-    if isinstance(record, dict) and isinstance(record.get("prompt"), str):
-        return _prompt(record["prompt"], chat)
+    if not isinstance(record, dict):
+        record = {}
+    own = {name: record.get(name, {}) for name in ("context", "system")}
+    for name, texts in own.items():
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise DataError(f'{where}: \'{name}\' must be an object of texts by role, such as {{"expert": "..."}}.')
+    if isinstance(record.get("messages"), list):
+        return Prompt(record["messages"], record["messages"], **own)
+    if isinstance(record.get("prompt"), str):
+        return replace(_prompt(record["prompt"], chat), **own)
     raise DataError(f"{where} has neither 'prompt' (a text) nor 'messages' (a list).")
 
 
 # ------------------------------------------------------------------------------------------------------- generation
 
 
+def _with_readings(prompt: Prompt, options: dict[str, dict[str, str]]) -> Prompt:
+    """The prompt with what the options say for all; what stands beside a prompt itself goes before."""
+    return replace(
+        prompt, context={**options["context"], **prompt.context}, system={**options["system"], **prompt.system}
+    )
+
+
+def _check_kind(composition: "ComposedModel", prompts: list[Prompt], parameters: bool, speculative: bool) -> None:
+    """Refuse what this composition, or this kind of prompt, has no use of."""
+    from lmcompose.logits.model import LogitForCausalLM
+
+    if any(prompt.system and prompt.messages is None for prompt in prompts):
+        raise ConfigurationError("A system message needs a chat: add --chat, or give 'messages' in a .jsonl file.")
+    asked = parameters or speculative or any(prompt.context or prompt.system for prompt in prompts)
+    if asked and not isinstance(composition, LogitForCausalLM):
+        raise ConfigurationError(
+            f"This is a {composition.config.model_type} composition: it has no formula, and its members read one text. "
+            "Leave out --alpha, --parameter, --context, --system and --speculative; they are for what "
+            "`lmcompose combine` makes."
+        )
+
+
 def _encode(
     composition: "ComposedModel", tokenizer: "PreTrainedTokenizerBase", prompts: list[Prompt]
 ) -> dict[str, Any]:
     """Left-padded `input_ids` and `attention_mask` [prompts, longest] of texts, or of chats, on the model's device."""
+    from lmcompose.logits.model import LogitForCausalLM
+
+    if isinstance(composition, LogitForCausalLM):
+        prepared = composition.prepare(
+            [prompt.written if prompt.messages is None else prompt.messages for prompt in prompts],
+            context=_by_role([prompt.context for prompt in prompts]),
+            system=_by_role([prompt.system for prompt in prompts]),
+        )
+        return {name: tensor.to(composition.device) for name, tensor in prepared.items()}
     import torch
 
     rows = [_token_ids(tokenizer, prompt) for prompt in prompts]
@@ -175,6 +257,11 @@ def _encode(
         padded = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
         encoded = {name: padded[name] for name in ("input_ids", "attention_mask")}
     return {name: tensor.to(composition.device) for name, tensor in encoded.items()}
+
+
+def _by_role(texts: list[dict[str, str]]) -> dict[str, Any]:
+    """role -> its text for each prompt, None where there is none."""
+    return {role: [row.get(role) for row in texts] for role in dict.fromkeys(role for row in texts for role in row)}
 
 
 def _token_ids(tokenizer: "PreTrainedTokenizerBase", prompt: Prompt) -> list[int]:
@@ -209,14 +296,18 @@ def _answers(
     started = time.perf_counter()
     output = composition.generate(**encoded, pad_token_id=tokenizer.pad_token_id, **options)
     seconds = time.perf_counter() - started
+    counted = {}
+    if "speculative" in options and (statistics := options["speculative"].statistics) is not None:
+        counted = {"acceptance": statistics.acceptance, "passes_per_token": statistics.passes_per_token}
     ends = composition.generation_config.eos_token_id
     ends = set(ends) if isinstance(ends, list) else {ends}
     for prompt, row in zip(prompts, output[:, encoded["input_ids"].shape[1] :].tolist(), strict=True):
         length = next((index + 1 for index, token in enumerate(row) if token in ends), len(row))
         yield {
-            "prompt": prompt.messages if prompt.written.startswith("{") and prompt.messages else prompt.written,
+            "prompt": prompt.written,
             "text": tokenizer.decode(row[:length], skip_special_tokens=True),
             "tokens": length,
             "seconds": round(seconds, 4),
             "finish": "stop" if row[length - 1] in ends else "length",
+            **counted,
         }

@@ -9,15 +9,19 @@ within each tensor, which keeps their sizes and loses what they know. What the p
 can only come from what it has learnt.
 
     python -m lmcompose.experiments.stories --stories FOLDER      about 6 minutes of one core
+
+FOLDER holds stories260K, or another small pretrained Llama, in the format of transformers; the environment variable
+STORIES names it as well.
 """
 
 import argparse
+import os
 import random
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +41,7 @@ from transformers import (
 
 import lmcompose
 from lmcompose.card import run_record
-from lmcompose.errors import DataError, MemberError
+from lmcompose.errors import DataError, LmcomposeError, MemberError
 from lmcompose.evaluation.statistics import paired_t_interval
 from lmcompose.experiments import standard_library
 from lmcompose.folders import write_json_atomic, write_text_atomic
@@ -90,7 +94,10 @@ def run_stories(
         DataError: `text` is too short to be trained on and held out from.
     """
     if not (Path(stories) / "config.json").exists():
-        raise MemberError(f"There is no model in '{stories}'. Name the folder of stories260K with --stories FOLDER.")
+        raise MemberError(
+            f"There is no model in '{stories}'. Name the folder of stories260K with --stories FOLDER, or in the "
+            "environment variable STORIES."
+        )
     stages: list[dict[str, Any]] = []
     tokenizer = AutoTokenizer.from_pretrained(stories)
     train, held_out = _split(_documents(text), tokenizer, held_out_rows)
@@ -248,21 +255,34 @@ def _timed(name: str, stages: list[dict[str, Any]], say: Callable[[str], None]) 
     stages.append({"name": name, "seconds": time.perf_counter() - start})
 
 
-def main() -> None:
-    """Run from the command line: print the tables, write the JSON."""
-    from rich.console import Console
-
+def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, str]:
+    """The options of the command line, and the command to record, with the model that STORIES names written out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stories", type=Path, required=True, help="the folder of stories260K")
+    parser.add_argument("--stories", type=Path, help="the folder of stories260K; by default what STORIES names")
     parser.add_argument("--text", type=Path, help="a file of English prose, one paragraph on a line")
     parser.add_argument("--steps", type=int, default=250, help="training steps of each composition (default 250)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=Path("results/stories/stories.json"))
-    options = parser.parse_args()
-    command = shlex.join(["python", "-m", "lmcompose.experiments.stories", *sys.argv[1:]])
-    result = run_stories(
-        options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps, command=command
-    )
+    options, named = parser.parse_args(words), os.environ.get("STORIES")
+    if options.stories is None:
+        if not named:
+            parser.error("name the folder of stories260K with --stories FOLDER, or in the environment variable STORIES")
+        options.stories, words = Path(named), ["--stories", named, *words]
+    return options, shlex.join(["python", "-m", "lmcompose.experiments.stories", *words])
+
+
+def main() -> None:
+    """Run from the command line: print the tables, write the JSON."""
+    from rich.console import Console
+
+    options, command = read_arguments(sys.argv[1:])
+    try:
+        result = run_stories(
+            options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps, command=command
+        )
+    except LmcomposeError as error:
+        print(f"stories: {error}", file=sys.stderr)
+        sys.exit(2)
     console = Console()
     for grid in grids(result):
         console.print(grid.to_rich())

@@ -1,9 +1,9 @@
 """Result dicts as figures (PNG). Draws on matplotlib's Agg canvas directly, so no display and no global state."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -105,40 +105,6 @@ def _bar(axes: Axes, place: float, width: float, cell: Result, colour: str, avoi
     axes.annotate(f"{height:.1f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
 
 
-def curve_figure(
-    points: Sequence[Mapping[str, float]],
-    path: str | Path,
-    *,
-    series: Mapping[str, str] | None = None,
-    x: str = "step",
-    title: str = "Training",
-    y_label: str = "loss",
-) -> Path:
-    """Curves over training steps, such as a Trainer's log history.
-
-    points: dicts that hold `x` and any of the keys of `series` (key -> label; by default "loss" and "eval_loss");
-    a point without a key is skipped in that curve. Raises DataError when nothing can be drawn.
-    """
-    series = series or {"loss": "training", "eval_loss": "held-out"}
-    curves = {
-        label: [(point[x], point[key]) for point in points if x in point and point.get(key) is not None]
-        for key, label in series.items()
-    }
-    if not any(curves.values()):
-        raise DataError(f"No point has both '{x}' and one of {', '.join(series)}: there is no curve to draw.")
-    with _figure(path, (6.4, 3.6)) as axes:
-        for (label, curve), colour in zip(curves.items(), CYCLE * len(curves), strict=False):
-            if curve:
-                marker = "o" if len(curve) <= 30 else None
-                axes.plot(*zip(*curve, strict=True), color=colour, lw=1.6, marker=marker, ms=3.5, label=label)
-        axes.set_xlabel(x.replace("_", " "))
-        axes.set_ylabel(y_label)
-        axes.grid()
-        axes.set_title(title)
-        axes.legend()
-    return Path(path)
-
-
 def benchmark_figure(result: Result, path: str | Path, aim: float = 1.10) -> Path:
     """The decode benchmark: the composition's time per token over the sum of its members', against the aim."""
     rows = result["results"]
@@ -166,12 +132,70 @@ def benchmark_figure(result: Result, path: str | Path, aim: float = 1.10) -> Pat
     return Path(path)
 
 
+def sweep_figure(results: Result | Sequence[Result], path: str | Path) -> Path:
+    """One or several sweeps of one parameter: a curve with its band of 95 % intervals for each task and temperature.
+
+    Where the parameter has one value only, the temperature is on the x axis.
+
+    Raises DataError when there is nothing to draw.
+    """
+    results = [results] if isinstance(results, dict) else list(results)
+    curves = [curve for result in results for curve in _sweep_curves(result)]
+    if not curves:
+        raise DataError("No sweep has a finite score: there is no curve to draw.")
+    axis = curves[0].axis
+    with _figure(path, (6.4, 3.6)) as axes:
+        for index, curve in enumerate(curves):
+            colour = CYCLE[index % len(CYCLE)]
+            xs, means = [row[curve.axis] for row in curve.rows], [row["mean"] for row in curve.rows]
+            axes.plot(xs, means, color=colour, lw=1.6, marker="o", ms=3.5, label=curve.label)
+            lows, highs = zip(*(row["interval"] or (row["mean"], row["mean"]) for row in curve.rows), strict=True)
+            axes.fill_between(xs, lows, highs, color=colour, alpha=0.18, lw=0)
+            best = (max if curve.better == "higher" else min)(range(len(means)), key=means.__getitem__)
+            axes.scatter(xs[best], means[best], marker="D", s=34, color="white", edgecolor=colour, zorder=5)
+        axes.set_xlabel(results[0]["parameter"] if axis == "value" else "temperature")
+        axes.set_ylabel(results[0]["score"])
+        axes.grid()
+        axes.set_title(f"Sweep of {axes.get_xlabel()}")
+        axes.scatter([], [], marker="D", s=34, color="white", edgecolor=GREY, label="the best of its curve")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return Path(path)
+
+
+class _Curve(NamedTuple):
+    """The rows of a sweep that make one curve, and which of their keys is on the x axis."""
+
+    label: str
+    axis: str
+    better: str
+    rows: list[Result]
+
+
+def _sweep_curves(result: Result) -> list[_Curve]:
+    rows = [row for row in result["results"] if row["mean"] is not None]
+    axis, other = ("value", "temperature") if len({row["value"] for row in rows}) > 1 else ("temperature", "value")
+    curves = []
+    for fixed in dict.fromkeys(row[other] for row in rows):
+        own = sorted((row for row in rows if row[other] == fixed), key=lambda row: row[axis])
+        name = "temperature" if other == "temperature" else result["parameter"]
+        label = ", ".join([*([result["task"]] if result.get("task") else []), f"{name} {fixed:g}"])
+        curves.append(_Curve(label, axis, result["better"], own))
+    return curves
+
+
 @contextmanager
 def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Axes]:
     """One set of axes in the house style; what was drawn is written to `path` when the block ends."""
+    with panels(path, size, 1) as (axes,):
+        yield axes
+
+
+@contextmanager
+def panels(path: str | Path, size: tuple[float, float], count: int) -> Iterator[list[Axes]]:
+    """Several sets of axes side by side in the house style, written to `path` when the block ends."""
     with rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        yield figure.add_subplot()
+        yield [figure.add_subplot(1, count, place + 1) for place in range(count)]
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

@@ -21,11 +21,17 @@ def is_whole(checkpoint: Path, processes: int = 1) -> bool:
     )
     if not all((checkpoint / name).is_file() for name in (*_FILES, *random_states)):
         return False
+    return state_written_at(checkpoint) is not None
+
+
+def state_written_at(checkpoint: Path) -> int | None:
+    """When the trainer state, the last file of a checkpoint, was written (in ns); None where it is not whole."""
+    state = checkpoint / STATE_FILE
     try:
-        json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        json.loads(state.read_text(encoding="utf-8"))
+        return state.stat().st_mtime_ns
     except (OSError, ValueError):
-        return False
-    return True
+        return None
 
 
 def checkpoints(folder: Path) -> list[Path]:

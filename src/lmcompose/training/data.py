@@ -47,6 +47,11 @@ class Rows(Dataset):
             return packed_row([(document.input_ids, document.labels) for document in documents])
         return {"input_ids": documents[0].input_ids, "labels": documents[0].labels}
 
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest text and of the longest row."""
+        lengths = [[len(self.examples[source][example].input_ids) for source, example in row] for row in self.rows]
+        return max(max(row) for row in lengths), max(sum(row) for row in lengths)
+
 
 @dataclass(frozen=True)
 class CompositionData:
@@ -60,6 +65,11 @@ class CompositionData:
     """For each source: name, kind, training and validation examples, tokens, learned tokens, skipped examples."""
     fingerprint: str
     """Changes when any training token, or the order of the run, does."""
+
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest text and of the longest row that the run sees, in training or in validation."""
+        each = [rows.longest() for rows in (self.train, self.validation) if rows is not None]
+        return max(text for text, _ in each), max(row for _, row in each)
 
 
 def check_sources(recipe: TrainingRecipe, base: Path) -> None:

@@ -5,6 +5,8 @@ matrices only, and all composition parameters are matrices. Its steps are scaled
 2025, arXiv 2502.16982), so that a learning rate means the same for both.
 """
 
+from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,13 +17,35 @@ from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.training.recipe import Optimization
 
 MUON = "muon"
+ADAFACTOR = "adafactor"
+
+MOMENTS = {"adamw_torch": 2, "adamw_torch_fused": 2, "sgd": 0, "adagrad": 1, "rmsprop": 1, MUON: 1}
+"""How many numbers an optimizer keeps for each parameter, in the parameter's dtype."""
+
+STANDARD = (*MOMENTS, ADAFACTOR)
+"""What needs nothing but torch and transformers. These are tested; others are handed on where they can work."""
+
+_PACKAGES = {
+    ("adamw_torch_4bit", "adamw_torch_8bit"): "torchao",
+    ("adamw_bnb", "adamw_8bit", "ademamix", "lion", "paged", "rmsprop_bnb"): "bitsandbytes",
+    ("schedule_free",): "schedulefree",
+    ("stable_adamw",): "optimi",
+    ("grokadamw",): "grokadamw",
+    ("adamw_anyprecision",): "torchdistx",
+    ("adamw_torch_xla",): "torch_xla",
+    ("adamw_torch_npu",): "torch_npu",
+}
+"""How the names of optimizers begin that are imported from another package, and that package."""
+
+_BEYOND_A_RECIPE = ("galore", "apollo", "lomo", "adalomo")
 
 
 def check_optimizer(settings: Optimization) -> None:
     """Refuse an optimizer that is not there, before anything is loaded.
 
     Raises:
-        ConfigurationError: an unknown name, or Muon with a torch that lacks it.
+        ConfigurationError: an unknown name, one whose package is missing, one that needs what a recipe cannot say, or
+            Muon with a torch that lacks it.
     """
     names = [MUON, *(name.value for name in OptimizerNames)]
     if settings.optimizer not in names:
@@ -32,11 +56,37 @@ def check_optimizer(settings: Optimization) -> None:
             f"training.optimizer: torch {torch.__version__} has no Muon. Install torch 2.9 or newer, "
             "or use adamw_torch."
         )
+    choices = f"use one of {', '.join(STANDARD)}"
+    if settings.optimizer.startswith(_BEYOND_A_RECIPE):
+        raise ConfigurationError(
+            f"training.optimizer: '{settings.optimizer}' must be told which layers to project, or be given the model "
+            f"itself, and a recipe can do neither: {choices}."
+        )
+    package = required_package(settings.optimizer)
+    if package is not None and find_spec(package) is None:
+        raise ConfigurationError(
+            f"training.optimizer: '{settings.optimizer}' comes from the package {package}, which is not installed. "
+            f"Install it, or {choices}."
+        )
 
 
-def moments(settings: Optimization) -> int:
-    """How many numbers the optimizer keeps for each parameter: Adam two, Muon one."""
-    return 1 if settings.optimizer == MUON else 2
+def required_package(optimizer: str) -> str | None:
+    """The package that an optimizer is imported from; None where it is torch or transformers."""
+    return next((package for beginnings, package in _PACKAGES.items() if optimizer.startswith(beginnings)), None)
+
+
+def state_bytes(settings: Optimization, matrices: Iterable[tuple[int, int]], number: int) -> int:
+    """Bytes that the optimizer keeps for matrices of the given shapes, but for a step count each.
+
+    An optimizer of another package is counted as Adam, which is more than its forms of 8 bits take.
+
+    Args:
+        matrices: (rows, columns) of every matrix that is trained.
+        number: bytes of one of its numbers.
+    """
+    if settings.optimizer == ADAFACTOR:  # a mean over each row and each column stands for a number per parameter
+        return 4 * sum(rows + columns for rows, columns in matrices)
+    return MOMENTS.get(settings.optimizer, 2) * number * sum(rows * columns for rows, columns in matrices)
 
 
 def optimizer_arguments(settings: Optimization, model: ComposedModel) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def packed_row(documents: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, 
 class Collator:
     """Rows of unequal length -> one batch of tensors [rows, longest], padded on the right.
 
-    Packed rows (those with `position_ids`) get no attention mask: their padding is one more document of its own.
+    Packed rows (those with `position_ids`) get no attention mask: their padding is more documents of its own, none of
+    them longer than the longest text, for which every member has positions.
     """
 
     pad_token_id: int
@@ -91,8 +92,10 @@ class Collator:
             "labels": self._padded([row["labels"] for row in rows], longest, IGNORED),
         }
         if "position_ids" in rows[0]:
+            text = max(int(row["position_ids"].max()) for row in rows) + 1
             positions = [
-                np.concatenate([row["position_ids"], np.arange(longest - len(row["position_ids"]))]) for row in rows
+                np.concatenate([row["position_ids"], np.arange(longest - len(row["position_ids"])) % text])
+                for row in rows
             ]
             batch["position_ids"] = torch.from_numpy(np.stack(positions)).long()
         else:

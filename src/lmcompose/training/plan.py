@@ -1,7 +1,7 @@
 """What a training run will load and train and how much memory that takes, told before any weight is read.
 
-Counts parameters on the meta device. The weights and the optimizer's state are exact; activations are an estimate, so
-only the exact part can be a reason to refuse.
+Counts parameters on the meta device. The weights and a standard optimizer's state are exact; activations are an
+estimate, so only the exact part can be a reason to refuse.
 """
 
 import os
@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from lmcompose.architecture import exact_parameters, text_config
+from lmcompose.architecture import count_parameters, counts_slots, meta_model, position_limit, text_config
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
-from lmcompose.training.optimizers import moments
+from lmcompose.memory import BYTES, as_count, as_size, memory
+from lmcompose.training.optimizers import state_bytes
 from lmcompose.training.recipe import TrainingRecipe
-
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,14 @@ class MemberPlan:
     vocabulary: int
     dtype: str
     parameters: int
+    positions: int | None
+    """How many positions it has, where they end (see `architecture.position_limit`)."""
+    counts_slots: bool
+    """Whether a row of several documents takes a position for each of its tokens."""
 
     @property
     def weight_bytes(self) -> int:
-        return self.parameters * _BYTES.get(self.dtype, 4)
+        return self.parameters * BYTES.get(self.dtype, 4)
 
 
 @dataclass(frozen=True)
@@ -83,19 +86,21 @@ class TrainingPlan:
         lines = ["Loaded and kept frozen:"]
         lines += [
             f"  {member.role:<12} {shown(member.source)}  {member.model_type}, {member.layers} layers of width "
-            f"{member.width}, {_count(member.parameters)} parameters in {member.dtype} ({_size(member.weight_bytes)})"
+            f"{member.width}, {as_count(member.parameters)} parameters in {member.dtype} "
+            f"({as_size(member.weight_bytes)})"
             for member in self.members
         ]
         joined = ", ".join(f"{name}: {count}" for name, count in self.connections.items())
         lines.append(
-            f"Trained: {_count(self.trained_parameters)} parameters ({share:.1f} % of the frozen), connections {joined}"
+            f"Trained: {as_count(self.trained_parameters)} parameters ({share:.1f} % of the frozen), "
+            f"connections {joined}"
         )
         lines.append(
-            f"Memory ({self.device}): about {_size(self.expected_bytes)} = weights {_size(self.weight_bytes)} + "
-            f"training {_size(self.training_bytes)} + activations about {_size(self.activation_bytes)}; "
-            f"{_size(self.available_bytes)} free of {_size(self.total_bytes)}: {self.verdict}"
+            f"Memory ({self.device}): about {as_size(self.expected_bytes)} = weights {as_size(self.weight_bytes)} + "
+            f"training {as_size(self.training_bytes)} + activations about {as_size(self.activation_bytes)}; "
+            f"{as_size(self.available_bytes)} free of {as_size(self.total_bytes)}: {self.verdict}"
         )
-        lines.append(f"Disk: up to {_size(self.disk_bytes)} for checkpoints; {_size(self.disk_free_bytes)} free")
+        lines.append(f"Disk: up to {as_size(self.disk_bytes)} for checkpoints; {as_size(self.disk_free_bytes)} free")
         if self.verdict == "tight":
             lines.append(
                 "  This may run out of memory. Smaller: training.gradient_accumulation up, training.max_length down, "
@@ -127,22 +132,25 @@ def plan_training(
     members = [_member(role, sources[role], config, recipe) for role, config in configs.items()]
     anchor, augmenting = members[0], members[1:]
     connections = {member.role: len(composition.pairs(member.role)) for member in augmenting}
-    trained = sum(
-        connections[member.role] * (member.width * anchor.width + (4 + (recipe.projection == "mlp")) * anchor.width**2)
+    matrices = [  # of each connection: f_proj, then the rest, which is square (see `calm.bridge.Bridge`)
+        shape
         for member in augmenting
-    )
+        for shape in connections[member.role]
+        * [(anchor.width, member.width), *(4 + (recipe.projection == "mlp")) * [(anchor.width, anchor.width)]]
+    ]
+    trained = sum(rows * columns for rows, columns in matrices)
     first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
-    bridge = _BYTES[recipe.bridge_dtype]
-    available, total = _memory()
-    state = moments(recipe.training)
-    checkpoint = trained * bridge * (1 + state)  # parameters and the optimizer's state
+    bridge = BYTES[recipe.bridge_dtype]
+    available, total = memory()
+    state = state_bytes(recipe.training, matrices, bridge)
+    checkpoint = trained * bridge + state
     return TrainingPlan(
         members=members,
         connections=connections,
         trained_parameters=trained,
         device="GPU" if torch.cuda.is_available() else "CPU",
         weight_bytes=sum(member.weight_bytes for member in members),
-        training_bytes=trained * bridge * (2 + state),  # parameters, gradients and the optimizer's state
+        training_bytes=trained * bridge * 2 + state,  # parameters, gradients and the optimizer's state
         activation_bytes=_activations(recipe, configs["anchor"], anchor, anchor.layers - first, micro_batch),
         available_bytes=available,
         total_bytes=total,
@@ -155,14 +163,35 @@ def refuse_impossible(plan: TrainingPlan) -> None:
     """Raise ConfigurationError when the weights and the optimizer's state alone are more than the machine has."""
     if plan.verdict == "impossible":
         raise ConfigurationError(
-            f"This run needs {_size(plan.certain_bytes)} before its first step, and the {plan.device} has "
-            f"{_size(plan.total_bytes)} in all. Use smaller models, or dtype: bfloat16; --force tries it anyway."
+            f"This run needs {as_size(plan.certain_bytes)} before its first step, and the {plan.device} has "
+            f"{as_size(plan.total_bytes)} in all. Use smaller models, or dtype: bfloat16; --force tries it anyway."
         )
+
+
+def refuse_too_long(plan: TrainingPlan, document: int, row: int) -> None:
+    """Refuse data that run past a member's table of positions, which its first step on them would fail at.
+
+    Args:
+        document: tokens of the longest text.
+        row: tokens of the longest row, which packing fills with several texts.
+
+    Raises:
+        ConfigurationError: naming the member and the length to set.
+    """
+    for member in plan.members:
+        length, kind = (row, "row") if member.counts_slots else (document, "text")
+        if member.positions is not None and length > member.positions:
+            raise ConfigurationError(
+                f"training.max_length: the data have a {kind} of {length} tokens, and '{shown(member.source)}' (the "
+                f"{member.role}) has positions for {member.positions}. Set training.max_length: {member.positions}, or "
+                "choose a model of longer texts."
+            )
 
 
 def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRecipe) -> MemberPlan:
     text = text_config(config)
     stored = str(getattr(config, "dtype", None) or getattr(text, "dtype", None) or "float32").removeprefix("torch.")
+    model = meta_model(config, recipe.trust_remote_code)
     return MemberPlan(
         role=role,
         source=source,
@@ -171,7 +200,9 @@ def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRe
         width=text.hidden_size,
         vocabulary=text.vocab_size,
         dtype=stored if recipe.dtype == "auto" else recipe.dtype,
-        parameters=exact_parameters(config, recipe.trust_remote_code),
+        parameters=count_parameters(model),
+        positions=position_limit(model),
+        counts_slots=counts_slots(config),
     )
 
 
@@ -185,31 +216,13 @@ def _activations(
     came within 15 % of the measured peak, with and without checkpointing, for 2 and 8 rows of 256 tokens.
     """
     mlp_width = getattr(text_config(config), "intermediate_size", None) or 4 * anchor.width
-    size = _BYTES.get(anchor.dtype, 4)
+    size = BYTES.get(anchor.dtype, 4)
     tokens = micro_batch * recipe.training.max_length
     per_layer = tokens * (10 * anchor.width + 3 * mlp_width) * size
     kept = layers * per_layer
     if recipe.training.gradient_checkpointing:
         kept = layers * tokens * anchor.width * size + per_layer
     return kept + tokens * anchor.vocabulary * (2 * size + 3 * 4)
-
-
-def _memory() -> tuple[int, int]:
-    """Bytes of memory free and in all, of the GPU where there is one, else of the machine or its container."""
-    if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return int(free), int(total)
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    available = limit
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():  # Linux; elsewhere all memory counts as free
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = Path(file).read_text().strip() if Path(file).is_file() else "max"
-        if text.isdigit():
-            limit = min(limit, int(text))
-    return min(available, limit), limit
 
 
 def shown(path: str | Path) -> str:
@@ -220,17 +233,3 @@ def shown(path: str | Path) -> str:
 
 def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
-
-
-def _count(number: int) -> str:
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return str(number)
-
-
-def _size(number: int) -> str:
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"

@@ -6,9 +6,10 @@ exists and whether a layer is there is asked later, by `training/data.py` and by
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from lmcompose.errors import nearest
+from lmcompose.recipe import Strict
 
 Kind = Literal["text", "prompt_completion", "chat"]
 Layers = tuple[int, int]
@@ -19,12 +20,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "chat": ("messages",),
 }
 """The columns that each kind of data reads; `columns` in a recipe gives them other names."""
-
-
-class Strict(BaseModel):
-    """A part of a recipe: an unknown key is an error, and nothing is changed after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataSource(Strict):
@@ -115,7 +110,9 @@ class Optimization(Strict):
     lr_scheduler_kwargs: dict[str, Any] = Field(default_factory=dict)
     warmup: Annotated[float, Field(ge=0)] = Field(0.05, description="Steps (1 or more) or a fraction of all steps.")
     optimizer: str = Field(
-        "adamw_torch", description="muon, or a name that transformers.TrainingArguments(optim=...) knows."
+        "adamw_torch",
+        description="adamw_torch, adamw_torch_fused, adafactor, sgd, adagrad, rmsprop, muon, or a name of "
+        "transformers.TrainingArguments(optim=...) whose package is installed.",
     )
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(ge=0)] = Field(1.0, description="Clip the gradient norm; 0 for no clipping.")

@@ -26,7 +26,7 @@ from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
 from lmcompose.errors import DataError, RecipeError
 from lmcompose.folders import write_json_atomic
-from lmcompose.loading import is_written_as_path, read_tokenizer
+from lmcompose.places import is_written_as_path, read_tokenizer
 from lmcompose.recipe import read_recipe
 from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
 from lmcompose.training.curve import loss_curve, write_curve
@@ -34,7 +34,7 @@ from lmcompose.training.data import CompositionData, check_sources, prepare_data
 from lmcompose.training.interrupt import Interrupted, StopOnSignal
 from lmcompose.training.optimizers import check_optimizer, optimizer_arguments
 from lmcompose.training.packing import Collator, check_packing
-from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, shown
+from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, refuse_too_long, shown
 from lmcompose.training.recipe import TrainingRecipe
 from lmcompose.training.resume import check_output, checkpoint_to_resume, match_run, note_run, step_of
 from lmcompose.training.trainer import CalmTrainer
@@ -85,6 +85,7 @@ def train(
     composition = _plan_composition(recipe, sources)
     plan = plan_training(recipe, composition, sources, output, rows)
     data = prepare_data(recipe, _tokenizer(recipe, sources), base)
+    refuse_too_long(plan, *data.longest())
     say(plan.describe())
     say(describe_data(data, recipe))
     if not force:

@@ -8,6 +8,7 @@ This file knows nothing of recipes.
 
 import math
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerContro
 
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
+from lmcompose.training.checkpoints import state_written_at
 from lmcompose.training.packing import IGNORED
 
 
@@ -98,10 +100,18 @@ class CalmTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        existed = folder.exists()
+        existed, before = folder.exists(), state_written_at(folder)
         try:
             super()._save_checkpoint(model, trial)
         except (LmcomposeError, OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError
+            if isinstance(error, OSError) and self.args.should_save and state_written_at(folder) not in (None, before):
+                warnings.warn(
+                    f"The checkpoint of step {self.state.global_step} is whole, but what comes after it failed "
+                    f"({error}). Training goes on. Older checkpoints in {folder.parent} may be left over: delete them "
+                    "yourself where the disk gets full.",
+                    stacklevel=2,
+                )
+                return
             if self.args.should_save and not existed:
                 shutil.rmtree(folder, ignore_errors=True)
             raise SavedFolderError(
