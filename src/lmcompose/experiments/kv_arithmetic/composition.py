@@ -29,13 +29,17 @@ class Phase:
     Args:
         connections: (layer of m_A, layer of m_B) pairs, 0 = the embeddings.
         steps, rows: optimizer steps, and expressions in each.
-        learning_rate: of Muon, scaled to the step size of AdamW.
+        learning_rate: of Muon, scaled to the step size of AdamW, for W_Q and W_K.
+        written: the learning rate of f_proj, W_V and W_O, what is read and written, as a share of `learning_rate`.
         substitution: the share of KV-SUBS among the rows; the others are arithmetic.
         mix: the shares of expressions with 1, 2, ... operands.
         all_keys: the share of arithmetic rows whose operands are all keys: at first, and at last. The others have one
             key among plain numbers, which tells the bridges best what it means.
         ramp: the fractions of the steps between which `all_keys` rises.
         no_key: the share of arithmetic rows of plain numbers only, so that the anchor's own skill is kept.
+        weight_decay: of W_Q and W_K, whose scores must grow before one key can be told from all other positions.
+        written_decay: of f_proj, W_V and W_O. Muon's steps have one size, and without a strong decay these three grow
+            until a bridge writes many times what the anchor's own embeddings are, which drowns the anchor's skill.
         decay: the last fraction of the steps, over which the learning rate falls to zero.
     """
 
@@ -48,7 +52,9 @@ class Phase:
     all_keys: tuple[float, float] = (0.1, 0.75)
     ramp: tuple[float, float] = (0.2, 0.4)
     no_key: float = 0.1
+    written: float = 0.5
     weight_decay: float = 0.1
+    written_decay: float = 1.0
     warmup: int = 20
     decay: float = 0.5
 
@@ -196,9 +202,15 @@ def train_phase(
     """Train the connections of one phase; returns its part of the loss curve, counted on from step `before`."""
     bridges = [model.bridge("augmenting", *pair) for pair in phase.connections]
     trained = [parameter for bridge in bridges for parameter in bridge.parameters()]
+    asked = [bridge.get_submodule(name).weight for bridge in bridges for name in ("q_proj", "k_proj")]
+    written = [parameter for parameter in trained if all(parameter is not matrix for matrix in asked)]
     # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
     optimizer = torch.optim.Muon(
-        trained, lr=phase.learning_rate, weight_decay=phase.weight_decay, adjust_lr_fn="match_rms_adamw"
+        [
+            {"params": asked, "lr": phase.learning_rate, "weight_decay": phase.weight_decay},
+            {"params": written, "lr": phase.learning_rate * phase.written, "weight_decay": phase.written_decay},
+        ],
+        adjust_lr_fn="match_rms_adamw",
     )
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(step, phase.steps, phase.decay, phase.warmup)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lmcompose.calm.attach import CallSlot, hook_layers
+from lmcompose.calls import CallSlot
+from lmcompose.calm.attach import hook_layers
 from lmcompose.experiments.kv_arithmetic.task import BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
 
 TEST_SEED = 1_000_003

@@ -51,6 +51,8 @@ class MemberProfile:
         unknown: how often a row's operands lose some or all of their digits to fillers (m_B only).
         noise: standard deviation of Gaussian noise on the embeddings (m_B only): bridges that are still learning write
             a little everywhere, and a model that never met a disturbed embedding loses its skill at once.
+        mixing: standard deviation of the weights with which the other digits are mixed into the embedding of each (m_B
+            only): the disturbance that is left where a linear map reads a digit from a state of m_A.
         decay: the last fraction of the steps, over which the learning rates fall to zero.
     """
 
@@ -68,6 +70,7 @@ class MemberProfile:
     sparse: float = 0.0
     unknown: float = 0.0
     noise: float = 0.0
+    mixing: float = 0.0
     decay: float = 0.35
 
 
@@ -265,6 +268,8 @@ def train_member(
         embeddings = model.transformer.wte(ids[:, :-1])
         if profile.noise:
             embeddings = embeddings + profile.noise * torch.randn_like(embeddings)
+        if profile.mixing:
+            embeddings = embeddings + mixed_in(model.transformer.wte.weight, ids[:, :-1], profile.mixing)
         states = model.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, prompt - 1 :]
         loss = answer_loss(states, model.lm_head.weight, ids[:, prompt:], keys)
         loss.backward()
@@ -278,6 +283,17 @@ def train_member(
             report(step + 1, profile.steps, loss.item())
     model.eval()
     return time.perf_counter() - started
+
+
+def mixed_in(words: torch.Tensor, ids: torch.Tensor, std: float) -> torch.Tensor:
+    """What to add to the embeddings [rows, length, width] of `ids` so that every digit is mixed with the others.
+
+    Each of the ten digits is added with a weight from N(0, std^2), as far as it differs from their mean; other words
+    stay as they are.
+    """
+    digits = words[FIRST_DIGIT : FIRST_DIGIT + 10].detach()
+    added = std * torch.randn(*ids.shape, 10) @ (digits - digits.mean(dim=0))
+    return added * ((ids >= FIRST_DIGIT) & (ids < FIRST_DIGIT + 10)).unsqueeze(-1)
 
 
 def schedule(step: int, steps: int, decay: float, warmup: int = 50) -> float:

@@ -72,21 +72,22 @@ PROFILES = {
                 muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.15,
                 decay=0.6,
             ),
+            MemberProfile(
+                width=128, layers=3, heads=8, mlp=512, steps=900, rows=128, learning_rate=1.5e-3,
+                muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.1,
+                mixing=0.15, decay=0.7,
+            ),
         ),
         composition=CompositionProfile(
             num_heads=8,
             initializer_range=0.05,
             phases=(
                 Phase(
-                    connections=((0, 0),), steps=1_600, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.7,
+                    connections=((0, 0),), steps=1_800, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.7,
                 ),
                 Phase(
-                    connections=((0, 0), (2, 3)), steps=500, rows=192, learning_rate=0.01, mix=(0, 0, 1),
-                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
-                ),
-                Phase(
-                    connections=((0, 0), (2, 3)), steps=1_700, rows=256, learning_rate=0.02, mix=(0, 0, 1),
-                    substitution=0.25, all_keys=(0.75, 0.75), decay=0.85,
+                    connections=((0, 0), (2, 3)), steps=1_800, rows=256, learning_rate=0.012, mix=(0, 0, 1),
+                    substitution=0.25, all_keys=(0.75, 0.75), decay=0.9,
                 ),
             ),
         ),
