@@ -18,14 +18,25 @@ if TYPE_CHECKING:
     from lmcompose.calm.compose import compose, plan_composition
     from lmcompose.calm.config import CalmConfig
     from lmcompose.calm.model import CalmForCausalLM
+    from lmcompose.logits.compose import combine, plan_logits, proxy_tune
+    from lmcompose.logits.config import LogitConfig
+    from lmcompose.logits.formula import parameter, term
+    from lmcompose.logits.model import LogitForCausalLM
 
     load = CalmForCausalLM.from_pretrained
 
 _HOMES = {
     "CalmConfig": "lmcompose.calm.config",
     "CalmForCausalLM": "lmcompose.calm.model",
+    "LogitConfig": "lmcompose.logits.config",
+    "LogitForCausalLM": "lmcompose.logits.model",
+    "combine": "lmcompose.logits.compose",
     "compose": "lmcompose.calm.compose",
+    "parameter": "lmcompose.logits.formula",
     "plan_composition": "lmcompose.calm.compose",
+    "plan_logits": "lmcompose.logits.compose",
+    "proxy_tune": "lmcompose.logits.compose",
+    "term": "lmcompose.logits.formula",
 }
 
 
@@ -41,10 +52,26 @@ def __getattr__(name: str) -> Any:
 # needs them; everyone else has the Auto classes registered from the start.
 if Path(sys.argv[0] if sys.argv else "").name != "lmcompose":
     import_module("lmcompose.calm.model")
+    import_module("lmcompose.logits.model")
 
 try:
     __version__ = version("lmcompose")
 except PackageNotFoundError:  # a source tree that is on the path but not installed
     __version__ = "0.0.0"
 
-__all__ = ["CalmConfig", "CalmForCausalLM", "__version__", "compose", "errors", "load", "plan_composition"]
+__all__ = [
+    "CalmConfig",
+    "CalmForCausalLM",
+    "LogitConfig",
+    "LogitForCausalLM",
+    "__version__",
+    "combine",
+    "compose",
+    "errors",
+    "load",
+    "parameter",
+    "plan_composition",
+    "plan_logits",
+    "proxy_tune",
+    "term",
+]

@@ -5,7 +5,8 @@ nothing of lmcompose still catches them. This file imports nothing from the proj
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class LmcomposeError(Exception):
@@ -42,6 +43,32 @@ class DataError(LmcomposeError, ValueError):
 
 class CacheError(LmcomposeError, RuntimeError):
     """A cache that does not belong to the composition or that was advanced without it."""
+
+
+class RemoteError(LmcomposeError, ConnectionError):
+    """A model behind an API that cannot be reached, that stopped answering, or whose answers make no sense.
+
+    Attributes:
+        status: the HTTP status of the last answer; None where there was no answer.
+        text: what had been generated for the prompt at hand; empty where nothing had.
+        token_ids: the same as token ids.
+        partial: the results of all prompts up to then, where a generation was under way.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        text: str = "",
+        token_ids: Sequence[int] = (),
+        partial: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.text = text
+        self.token_ids = list(token_ids)
+        self.partial = partial
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

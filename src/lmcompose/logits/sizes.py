@@ -1,0 +1,81 @@
+"""How much memory a member of a composition takes, counted from configurations and headers of files.
+
+Parameters are exact, on the meta device. The cache is an estimate: keys and values of every layer, whatever slides or
+shares them. This file knows no formula.
+"""
+
+import math
+from dataclasses import dataclass
+
+from safetensors import safe_open
+from transformers import PreTrainedConfig
+from transformers.utils.hub import cached_file
+
+from lmcompose.adapters import WEIGHTS_NAME as ADAPTER_WEIGHTS
+from lmcompose.adapters import adapter_folder
+from lmcompose.architecture import exact_parameters, text_config
+from lmcompose.memory import BYTES
+from lmcompose.places import read_model_config
+from lmcompose.reference import MemberReference
+from lmcompose.saved import WEIGHTS_NAME as COMPOSITION_WEIGHTS
+from lmcompose.saved import ComposedConfig, saved_place
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a model takes: its parameters, the bytes of its weights, and about those of its cache for each token."""
+
+    parameters: int
+    weight_bytes: int
+    cache_bytes: int
+
+
+def stored_dtype(config: PreTrainedConfig) -> str:
+    """The dtype of the weights as they are saved."""
+    stored = getattr(config, "dtype", None) or getattr(text_config(config), "dtype", None) or "float32"
+    return str(stored).removeprefix("torch.")
+
+
+def size_of(config: PreTrainedConfig, place: str, dtype: str | None = None, trust: bool = False) -> Size:
+    """What a model takes.
+
+    Args:
+        place: where it is, for what a composition names beside itself.
+        dtype: of the weights as they are loaded; None keeps what they have.
+
+    Raises:
+        ConfigurationError, OSError: a model's configuration cannot be read, or no model can be built from it.
+    """
+    if isinstance(config, ComposedConfig):  # a composition is its members and what it adds to them
+        sizes = []
+        for reference in config.references().values():
+            name = saved_place(reference.name_or_path, place)
+            member = read_model_config(name, reference.revision, trust)
+            sizes.append(size_of(member, name, dtype or reference.dtype, trust))
+        own = _numbers_in(place, COMPOSITION_WEIGHTS)
+        return Size(
+            own + sum(size.parameters for size in sizes),
+            own * BYTES["float32"] + sum(size.weight_bytes for size in sizes),
+            sum(size.cache_bytes for size in sizes),
+        )
+    text, parameters = text_config(config), exact_parameters(config, trust)
+    number = BYTES.get(dtype or stored_dtype(config), 4)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Size(parameters, parameters * number, 2 * text.num_hidden_layers * heads * width * number)
+
+
+def adapter_parameters_of(reference: MemberReference) -> int:
+    """The parameters of a member's adapter; 0 where it has none, or where its size cannot be told."""
+    if reference.adapter is None:
+        return 0
+    try:
+        return _numbers_in(adapter_folder(reference.adapter, reference.adapter_revision), ADAPTER_WEIGHTS)
+    except OSError:  # loading it says why
+        return 0
+
+
+def _numbers_in(place: str, file: str) -> int:
+    """How many numbers a file of weights holds, from its header."""
+    with safe_open(cached_file(place, file), framework="pt") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
