@@ -9,7 +9,7 @@ VENV ?= .venv
 VENV519 ?= .venv-519
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
-# The folder of stories260K, for `make stories`; say where it is with `make STORIES=folder stories`.
+# The folder of stories260K, for `make stories` and `make proxy-stories`; `make STORIES=folder stories` says where it is.
 STORIES ?= $(wildcard ../shared/models/stories260K)
 
 ifeq ($(origin PYTHON),command line)
@@ -55,7 +55,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv stories
+.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -74,6 +74,9 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")
+
+proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (20 minutes)
+	$(PYTHON) -m lmcompose.experiments.proxy_tuning $(if $(STORIES),--stories "$(STORIES)")
 
 # ---------------------------------------------------------------------------------------------------------- checks
 
@@ -115,3 +118,4 @@ compatibility: test-519 $(READY)  ## both supported ends of transformers, writte
 benchmarks: $(READY)  ## time decoding and training side by side with their baselines (run nothing else meanwhile)
 	$(PYTHON) benchmarks/decode.py
 	$(PYTHON) benchmarks/train.py
+	$(PYTHON) benchmarks/logits.py

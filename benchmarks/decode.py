@@ -10,56 +10,20 @@ first (a composition that recomputed its past would grow with every token). Run 
 """
 
 import argparse
-import itertools
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.streamers import BaseStreamer
+from transformers import PreTrainedModel
 
 import lmcompose
+from decoding import decode
 from lmcompose.reporting.plots import benchmark_figure
 from members import DTYPES, add_member_options, finish, load_pair, prepare, record
 
 NAMES = ("anchor", "augmenting", "composition")
-
-
-class Clock(BaseStreamer):
-    """Notes when each token arrives; the first arrival is the prompt's echo, before any model runs."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.times: list[float] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        """Called by `generate` with the prompt, then with each token once it is on the CPU."""
-        self.times.append(self.clock())
-
-    def end(self) -> None:
-        """Called by `generate` after the last token."""
-
-
-@torch.inference_mode()
-def decode(
-    model: PreTrainedModel, input_ids: torch.Tensor, new_tokens: int, now: Callable[[], float] = time.perf_counter
-) -> list[float]:
-    """Decode greedily; returns the seconds that each token took, the first with the prompt."""
-    clock = Clock(now)
-    settings = GenerationConfig(
-        do_sample=False, max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0, use_cache=True
-    )
-    start = now()
-    tokens = model.generate(
-        input_ids, attention_mask=torch.ones_like(input_ids), generation_config=settings, streamer=clock
-    )
-    assert tokens.shape[1] == input_ids.shape[1] + new_tokens, "generation stopped early"
-    arrivals = [start, *clock.times[1:]]
-    return [after - before for before, after in itertools.pairwise(arrivals)]
 
 
 def summarise(runs: dict[str, list[list[float]]]) -> dict[str, Any]:

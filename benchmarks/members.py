@@ -1,4 +1,4 @@
-"""What both benchmarks share: the members that they compose, their options, and the results file that they write.
+"""What the benchmarks share: the members that they compose, their options, and the results file that they write.
 
 Members are random by default: speed does not depend on what weights say. Their sizes are such that arithmetic and
 memory traffic, not Python, take the time; real models can be given as folders.
@@ -7,6 +7,9 @@ memory traffic, not Python, take the time; real models can be given as folders.
 import argparse
 import json
 import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +33,11 @@ def add_member_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, nargs=2, default=[8, 8], metavar=("ANCHOR", "AUGMENTING"))
     parser.add_argument("--hidden", type=int, nargs=2, default=[768, 384], metavar=("ANCHOR", "AUGMENTING"))
     parser.add_argument("--every", type=int, default=4, help="connect every so many augmenting layers (default 4)")
+    add_machine_options(parser)
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say where it runs, and how time is taken."""
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="CPU threads for arithmetic (default: as torch chooses)")
     parser.add_argument(
@@ -76,6 +84,20 @@ def random_config(layers: int, hidden: int) -> LlamaConfig:
     )
 
 
+def peak_bytes(device: str) -> int:
+    """The most memory that this process, or the GPU, has used so far."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def in_a_process_of_its_own(option: str, value: str) -> Any:
+    """What this script prints as JSON on its last line when it is run with the options of now and one more."""
+    child = subprocess.run([sys.executable, *sys.argv, option, value], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(child.stdout.splitlines()[-1])
+
+
 def describe(options: argparse.Namespace) -> str:
     """The pair in words, for the record."""
     words = []
@@ -86,13 +108,13 @@ def describe(options: argparse.Namespace) -> str:
     return f"{words[0]} (anchor) and {words[1]}"
 
 
-def record(what: str, options: argparse.Namespace, **fields: Any) -> dict[str, Any]:
-    """A result with all that is needed to make it again."""
+def record(what: str, options: argparse.Namespace, members: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A result with all that is needed to make it again; `members` in words, where they are no pair."""
     device = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
     return {
         "what": what,
         **run_record(),
-        "members": describe(options),
+        "members": members or describe(options),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,

@@ -12,10 +12,7 @@ saves the backward pass below the first connection, which LoRA does not. Run not
 import argparse
 import gc
 import json
-import resource
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,16 @@ from torch import nn
 from transformers import PreTrainedModel
 
 import lmcompose
-from members import DTYPES, add_member_options, finish, load_pair, prepare, record
+from members import (
+    DTYPES,
+    add_member_options,
+    finish,
+    in_a_process_of_its_own,
+    load_pair,
+    peak_bytes,
+    prepare,
+    record,
+)
 
 Step = Callable[[], float]
 METHODS = ("calm", "lora")
@@ -99,20 +105,8 @@ def measure_memory(options: argparse.Namespace) -> dict[str, int]:
         loaded = psutil.Process().memory_info().rss
     for _ in range(2):
         step()
-    if options.device.startswith("cuda"):
-        peak = torch.cuda.max_memory_allocated()
-    else:
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = peak_bytes(options.device)
     return {"peak_bytes": peak, "step_bytes": peak - loaded}
-
-
-def memory_in_a_process_of_its_own(method: str) -> dict[str, int]:
-    """What `measure_memory` finds in a fresh process with the options of this one."""
-    child = subprocess.run(
-        [sys.executable, *sys.argv, "--memory-of", method], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(child.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -131,7 +125,7 @@ def main() -> None:
         print(json.dumps(measure_memory(options)))
         return
 
-    results: dict[str, dict[str, Any]] = {method: memory_in_a_process_of_its_own(method) for method in METHODS}
+    results: dict[str, dict[str, Any]] = {method: in_a_process_of_its_own("--memory-of", method) for method in METHODS}
     steps = {}
     for method in METHODS:
         steps[method], facts = STEPS[method](options)

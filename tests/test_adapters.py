@@ -187,6 +187,18 @@ def test_a_saved_composition_keeps_its_base_whatever_the_adapter_says_later(
     assert torch.equal(plain_logits(CalmForCausalLM.from_pretrained(saved[0]), IDS), saved[1])
 
 
+def test_a_saved_composition_whose_base_moved(saved: tuple[Path, torch.Tensor], adapter: Path, base: Path) -> None:
+    moved = base.rename(base.with_name("moved"))
+    with pytest.raises(MemberError, match=r"correct base_model_name_or_path in the adapter's adapter_config\.json"):
+        CalmForCausalLM.from_pretrained(saved[0])
+    rewrite(adapter, base_model_name_or_path=str(moved))
+    assert torch.equal(plain_logits(CalmForCausalLM.from_pretrained(saved[0]), IDS), saved[1])
+    save_tiny(base.with_name("other"), "llama", seed=8)
+    rewrite(adapter, base_model_name_or_path="../other")
+    with pytest.raises(WrongBaseError, match="other weights"):
+        CalmForCausalLM.from_pretrained(saved[0])
+
+
 def test_names_are_taken_from_the_saved_folder_too(saved: tuple[Path, torch.Tensor]) -> None:
     config = json.loads((saved[0] / "config.json").read_text())
     config["members"]["augmenting"] |= {"name_or_path": "../base", "adapter": "../tuned"}

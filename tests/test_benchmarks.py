@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import save_tiny
+
 ROOT = Path(__file__).parents[1]
 SMALL = ["--layers", "4", "4", "--hidden", "128", "64", "--threads", "1", "--device", "cpu", "--repetitions", "1"]
 
@@ -52,13 +54,77 @@ def test_train(tmp_path):
     assert f"LoRA, rank {lora['rank']}" in printed
 
 
+@pytest.mark.slow
+def test_logits(tmp_path):
+    result, printed = run(
+        "logits.py", tmp_path, "--prompts", "5", "9", "--new-tokens", "8", "--dtypes", "float32", "--batches", "2"
+    )
+    assert [(row["prompt"], row["batch"]) for row in result["results"]] == [(5, 2), (9, 2)]
+    for row in result["results"]:
+        seconds = row["seconds_per_token"]
+        members = sum(seconds[role] for role in ("base", "expert", "antiexpert"))
+        assert row["ratio"] == pytest.approx(seconds["plain"] / members)
+        assert row["shared_ratio"] == pytest.approx(seconds["shared"] / members)
+        assert "speculative" not in row  # random weights would say nothing
+    assert 0 < result["memory"]["shared"]["pair_bytes"] < result["memory"]["shared"]["peak_bytes"]
+    assert "Memory of expert and antiexpert" in printed
+    assert "With speculation" not in printed
+
+
+@pytest.mark.slow
+def test_logits_of_real_models(tmp_path):
+    """Folders, as a user has them; the expert is the base, so that it is often right."""
+    folders = {role: save_tiny(tmp_path / role, "llama", seed) for role, seed in
+               (("base", 0), ("expert", 0), ("antiexpert", 1))}  # fmt: skip
+    given = [part for role, folder in folders.items() for part in (f"--{role}", str(folder))]
+    text = tmp_path / "text.txt"
+    text.write_text("w1 w5 + w3 . " * 20)
+    result, printed = run(
+        "logits.py", tmp_path, *given, "--text", str(text), "--prompts", "5", "--new-tokens", "12", "--dtypes",
+        "float32", "--alpha", "0.1",
+    )  # fmt: skip
+    (row,) = result["results"]
+    found, seconds = row["speculative"], row["seconds_per_token"]
+    assert found["over_plain"] == pytest.approx(seconds["speculative"] / seconds["plain"])
+    assert found["over_base"] == pytest.approx(seconds["speculative"] / seconds["base"])
+    assert found["same_text"] == 1
+    assert 0 < found["acceptance"] <= 1
+    assert "With speculation" in printed
+    assert result["members"] == "base (base), expert (expert), antiexpert (antiexpert)"
+
+
+@pytest.fixture
+def logits(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import logits
+
+    yield logits
+    for name in ("logits", "decoding", "members"):
+        sys.modules.pop(name, None)
+
+
+def test_ratios_of_a_logit_composition_by_hand(logits):
+    runs = {
+        "base": [[0.3, 0.1]] * 3, "expert": [[0.1, 0.1]] * 3, "antiexpert": [[0.1, 0.1]] * 3,
+        "plain": [[0.5, 0.3], [9.0, 9.0], [0.5, 0.3]], "shared": [[0.3, 0.3]] * 3, "speculative": [[0.1, 0.1]] * 3,
+    }  # fmt: skip
+    one = {"accepted": 3, "drafted": 4, "passes": 3, "tokens": 6, "positions": 4, "rounds": 2}
+    summary = logits.summarise(runs, [one, {**one, "accepted": 1}], [True, False])
+    assert summary["ratio"] == pytest.approx(1.0)
+    assert summary["shared_ratio"] == pytest.approx(0.75)
+    assert summary["speculative"] == pytest.approx(
+        {"over_plain": 0.25, "over_base": 0.5, "acceptance": 0.5, "passes_per_token": 0.5, "draft_length": 2.0,
+         "same_text": 0.5}
+    )  # fmt: skip
+
+
 @pytest.fixture
 def decode(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import decode
 
     yield decode
-    for name in ("decode", "members"):
+    for name in ("decode", "decoding", "members"):
         sys.modules.pop(name, None)
 
 

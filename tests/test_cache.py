@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, Lfm2Config
 
 from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
 from lmcompose.errors import CacheError
@@ -78,3 +78,33 @@ def test_a_filled_cache_is_not_adopted() -> None:
     mine.update(*states(3), 0)
     with pytest.raises(CacheError, match="already holds 3 positions"):
         adopt(mine, composed())
+
+
+def test_members_that_hold_every_text_several_times_follow_the_texts() -> None:
+    def rows(cache: ComposedCache, name: str) -> list[float]:
+        return cache.members[name].layers[0].keys[:, 0, 0, 0].tolist()
+
+    def fill(cache: ComposedCache, name: str, count: int) -> None:
+        key = torch.arange(float(count)).view(count, 1, 1, 1).expand(count, 2, 5, 4)
+        for index in range(3):
+            cache.members[name].update(key, key, index)
+
+    members = {name: member_cache(tiny_config("llama")) for name in ("base", "pair")}
+    cache = ComposedCache(members, copies={"pair": 2})
+    fill(cache, "base", 3)
+    cache.reorder_cache(torch.tensor([2, 0, 0]))  # no text for the pair yet, as when the composition is disabled
+    fill(cache, "pair", 6)
+    cache.reorder_cache(torch.tensor([2, 0, 1]))
+    assert (rows(cache, "base"), rows(cache, "pair")) == ([0, 2, 0], [2, 0, 1, 5, 3, 4])
+    cache.batch_select_indices(torch.tensor([1]))
+    assert (rows(cache, "base"), rows(cache, "pair")) == ([2], [0, 3])
+
+
+def test_a_member_whose_first_layer_has_no_keys_follows_the_texts() -> None:
+    hybrid = Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2)
+    members = {"base": member_cache(tiny_config("llama")), "pair": member_cache(hybrid)}
+    cache = ComposedCache(members, copies={"pair": 2})
+    cache.members["base"].update(*states(5, rows=2), 0)
+    cache.members["pair"].update_conv_state(torch.arange(4.0).view(4, 1, 1).expand(4, 2, 3), 0)
+    cache.reorder_cache(torch.tensor([1, 1]))
+    assert cache.members["pair"].layers[0].conv_states[0][:, 0, 0].tolist() == [1, 1, 3, 3]

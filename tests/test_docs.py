@@ -16,13 +16,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import peft
 import pytest
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from lmcompose import compose
 from lmcompose.cli.main import app
-from tests.tiny import save_tiny
+from lmcompose.logits.presets import PRESETS
+from tests.tiny import save_tiny, tiny_model
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,16 +48,21 @@ def blocks(page: Path) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the pages assume it: models, and a composition that was saved."""
+    """A folder as the pages assume it: models, an adapter, and a composition that was saved."""
     root = tmp_path_factory.mktemp("desk")
     sizes = {"large": ("llama", 0, {"num_hidden_layers": 4}), "other": ("llama", 5, {"num_hidden_layers": 4})}
-    sizes["small"] = ("gpt2", 1, {"hidden_size": 24, "num_hidden_layers": 4})
+    small = {"hidden_size": 24, "num_hidden_layers": 4}
+    sizes |= {"small": ("gpt2", 1, small), "small-tuned": ("gpt2", 2, small)}
     for name, (architecture, seed, overrides) in sizes.items():
         folder = save_tiny(root / "models" / name, architecture, seed, **overrides)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         tokenizer.model_input_names = ["input_ids", "attention_mask"]  # as the tokenizers of real decoders have it
         tokenizer.save_pretrained(folder)
     shutil.copytree(root / "models" / "large", root / "moved" / "large")
+    tuned = tiny_model("gpt2", 1, **small)
+    tuned.name_or_path = "models/small"
+    lora = peft.LoraConfig(r=2, task_type="CAUSAL_LM", target_modules=["c_attn"], init_lora_weights=False)
+    peft.get_peft_model(tuned, lora).save_pretrained(root / "adapters" / "tuned")
     with contextlib.chdir(root):
         compose(anchor="models/large", augmenting="models/small").save_pretrained("my-composition")
     return root
@@ -153,3 +160,18 @@ def test_the_pages_have_examples() -> None:
     for page in PAGES:
         assert page.read_text(encoding="utf-8").count("\n```") == 2 * len(blocks(page)), page.name
     assert sum(len(blocks(page)) for page in PAGES) > 20
+
+
+def test_the_table_of_presets_is_theirs() -> None:
+    text = (ROOT / "docs" / "proxy-tuning.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines() if row.startswith("| `")]
+    table = {name.strip("`"): (formula.strip("`"), defaults, source) for name, formula, defaults, source in rows}
+    assert list(table) == list(PRESETS)
+    for name, preset in PRESETS.items():
+        formula, defaults, source = table[name]
+        assert (formula, source) == (preset.formula, preset.source)
+        stated = [f"{parameter} {value:g}" for parameter, value in preset.parameters.items()]
+        if preset.plausibility is not None:
+            stated.append(f"{preset.plausibility.kind} {preset.plausibility.value:g} of {preset.plausibility.member}")
+        stated += ["logprobs"] if preset.scores == "logprobs" else []
+        assert defaults == (", ".join(stated) or "-")

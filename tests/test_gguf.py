@@ -199,3 +199,19 @@ def test_the_package_that_is_missing_is_named(file: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(modeling_gguf_pytorch_utils, "is_gguf_available", lambda: False)
     with pytest.raises(MemberError, match=r"takes the gguf package\. pip install 'lmcompose\[gguf\]'"):
         plan_member(file)
+
+
+def test_the_hub_is_not_asked_for_the_licence_of_a_file_here(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`models/tiny.gguf` looks like the id of somebody's repository."""
+
+    def ask(*names: str, **_: object) -> None:
+        raise AssertionError(f"the hub was asked for {names}")
+
+    monkeypatch.chdir(file.parent.parent)
+    monkeypatch.setattr("lmcompose.places.cached_file", ask)
+    assert plan_member(f"{file.parent.name}/{file.name}").license is None
+
+
+def test_a_folder_whose_name_ends_like_a_files_is_a_folder(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path / "tiny.gguf", "llama")
+    assert torch.equal(load_member(folder).model(IDS).logits, tiny_model("llama")(IDS).logits)

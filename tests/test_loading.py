@@ -54,3 +54,20 @@ def test_a_path_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_home_folder_is_written_out_in_the_advice() -> None:
     with pytest.raises(MemberError, match=f"write {Path.home()}/nowhere"):
         plan_member("~/nowhere")
+
+
+def test_what_is_not_there_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, each question takes half a minute: an adapter is then looked for among what was downloaded before."""
+    asked = []
+
+    def ask(name: object, file: str, **options: object) -> None:
+        asked.append((name, file, options["local_files_only"]))
+
+    monkeypatch.setattr("lmcompose.adapters.cached_file", ask)
+    for name in ("./model", "nothing.gguf", "models/nothing.gguf", "models/big/v2"):
+        with pytest.raises(MemberError):
+            plan_member(name)
+    assert asked == []
+    with pytest.raises(MemberError, match=r"couldn't connect|offline"):
+        plan_member("someone/model")
+    assert asked == [("someone/model", "adapter_config.json", True)]

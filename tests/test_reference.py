@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lmcompose.errors import WrongBaseError
-from lmcompose.reference import MemberReference, check_same_base, commit_of, fingerprint, same_weights
+from lmcompose.reference import BARE, MemberReference, check_same_base, commit_of, fingerprint, same_weights
 from tests.tiny import tiny_config, tiny_model
 
 REFERENCE = MemberReference.from_config(tiny_config("llama"), "some/llama", revision="abc", license="mit")
@@ -55,3 +56,51 @@ def test_another_base_is_refused_by_both_names() -> None:
 def test_the_commit_of_a_file_in_the_hubs_cache() -> None:
     assert commit_of("/hub/models--some--llama/snapshots/0123abc/config.json") == "0123abc"
     assert commit_of(Path("models/llama/config.json")) is None
+    assert commit_of("/data/snapshots/0123abc/config.json") is None, "a folder of that name that is not the hub's"
+
+
+def adapted(seed: int, name: str = "default") -> Any:
+    """A llama with a LoRA as training leaves one: matrices large enough for two of them to have equal sums."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=16, target_modules=["q_proj", "o_proj", "up_proj"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(tiny_model("llama", hidden_size=128, intermediate_size=256), config, name)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in wrapped.named_parameters():
+            if "lora_" in parameter_name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return wrapped.get_base_model()
+
+
+def test_adapters_of_one_kind_are_told_apart() -> None:
+    one, other = fingerprint(adapted(0)), fingerprint(adapted(1))
+    assert same_weights({"adapters": one["adapters"]}, {"adapters": other["adapters"]}), "so the sums are not enough"
+    assert not same_weights(one, other)
+    assert same_weights(one, fingerprint(adapted(0).to(torch.bfloat16)))
+    assert same_weights(one, fingerprint(adapted(0, name="role_expert"))), "the name of an adapter says nothing"
+
+
+def test_one_of_several_adapters_is_counted_alone() -> None:
+    peft = pytest.importorskip("peft")
+    both = adapted(0, name="self_attn")  # a name that is a part of many parameters' names too
+    config = peft.LoraConfig(r=16, target_modules=["q_proj", "o_proj", "up_proj"])
+    peft.inject_adapter_in_model(config, both, adapter_name="second")
+    assert fingerprint(both, "self_attn") == fingerprint(adapted(0))
+    bare = fingerprint(tiny_model("llama", hidden_size=128, intermediate_size=256))
+    assert fingerprint(both, BARE) == bare
+    assert not same_weights(fingerprint(both), fingerprint(both, "self_attn"))
+
+
+def test_layers_are_counted_whatever_the_kind_of_adapter() -> None:
+    """As format 1 counted them: a folder that was saved with such a member is read."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoHaConfig(r=2, target_modules=["q_proj"])
+    wrapped = peft.get_peft_model(tiny_model("llama"), config)
+    assert fingerprint(wrapped.get_base_model())["adapters"][0] == len(wrapped.get_base_model().model.layers)
+
+
+def test_a_base_with_another_adapter_is_refused_by_the_adapters_name() -> None:
+    saved = dataclasses.replace(REFERENCE, adapter="some/adapter", fingerprint={"adapters": [4.0, 8.0]})
+    bare = dataclasses.replace(REFERENCE, fingerprint={"adapters": [0.0, 0.0]})
+    with pytest.raises(WrongBaseError, match="'some/llama with the adapter some/adapter' as anchor, but 'some/"):
+        check_same_base(saved, bare, "anchor")

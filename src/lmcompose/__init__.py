@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from lmcompose.calm.compose import compose, plan_composition
     from lmcompose.calm.config import CalmConfig
     from lmcompose.calm.model import CalmForCausalLM
+    from lmcompose.decoding.speculative import Speculation
+    from lmcompose.kinds import load
     from lmcompose.logits.compose import combine, plan_logits, proxy_tune
     from lmcompose.logits.config import LogitConfig
     from lmcompose.logits.formula import parameter, term
     from lmcompose.logits.model import LogitForCausalLM
-
-    load = CalmForCausalLM.from_pretrained
 
 _HOMES = {
     "CalmConfig": "lmcompose.calm.config",
     "CalmForCausalLM": "lmcompose.calm.model",
     "LogitConfig": "lmcompose.logits.config",
     "LogitForCausalLM": "lmcompose.logits.model",
+    "Speculation": "lmcompose.decoding.speculative",
     "combine": "lmcompose.logits.compose",
     "compose": "lmcompose.calm.compose",
+    "load": "lmcompose.kinds",
     "parameter": "lmcompose.logits.formula",
     "plan_composition": "lmcompose.calm.compose",
     "plan_logits": "lmcompose.logits.compose",
@@ -41,8 +43,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":
-        return __getattr__("CalmForCausalLM").from_pretrained
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'lmcompose' has no attribute '{name}'")
@@ -51,8 +51,7 @@ def __getattr__(name: str) -> Any:
 # transformers takes seconds to import. The `lmcompose` command answers --help at once and imports models when a verb
 # needs them; everyone else has the Auto classes registered from the start.
 if Path(sys.argv[0] if sys.argv else "").name != "lmcompose":
-    import_module("lmcompose.calm.model")
-    import_module("lmcompose.logits.model")
+    import_module("lmcompose.kinds")
 
 try:
     __version__ = version("lmcompose")
@@ -64,6 +63,7 @@ __all__ = [
     "CalmForCausalLM",
     "LogitConfig",
     "LogitForCausalLM",
+    "Speculation",
     "__version__",
     "combine",
     "compose",

@@ -47,7 +47,7 @@ class AdapterSource:
         return self.path
 
 
-def adapter_source(source: Any, revision: str | None = None) -> AdapterSource | None:
+def adapter_source(source: Any, revision: str | None = None, local_files_only: bool = False) -> AdapterSource | None:
     """The adapter that `source` names, or None where it is none: a model of its own, or nothing that can be found.
 
     The base is looked for under its own name first, and then from the adapter's folder.
@@ -55,6 +55,7 @@ def adapter_source(source: Any, revision: str | None = None) -> AdapterSource | 
     Args:
         source: what a user named as a member. A folder or hub id with a config.json is a model and no adapter.
         revision: of the adapter on the hub.
+        local_files_only: do not ask the hub; what was downloaded before is found.
 
     Raises:
         MemberError: its adapter_config.json does not parse, or names no base model.
@@ -66,8 +67,8 @@ def adapter_source(source: Any, revision: str | None = None) -> AdapterSource | 
     if isinstance(source, Path) and not source.exists():
         return None  # the hub is not asked for a path
     name = str(source)
-    config_file = _file(name, CONFIG_NAME, revision)
-    if config_file is None or _file(name, "config.json", revision) is not None:
+    config_file = _file(name, CONFIG_NAME, revision, local_files_only)
+    if config_file is None or _file(name, "config.json", revision, local_files_only) is not None:
         return None
     try:
         config = json.loads(Path(config_file).read_text(encoding="utf-8"))
@@ -163,9 +164,10 @@ def with_adapters(model: PreTrainedModel, folders: Mapping[str, str]) -> PreTrai
     return base
 
 
-def _file(name: str, file_name: str, revision: str | None) -> str | None:
+def _file(name: str, file_name: str, revision: str | None, local_files_only: bool) -> str | None:
     """Where a file of a folder or of a hub repository is, or None where there is none."""
+    options = {"revision": revision, "local_files_only": local_files_only}
     try:
-        return cached_file(name, file_name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        return cached_file(name, file_name, **options, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError):  # no such repository, no connection, or no possible name
         return None

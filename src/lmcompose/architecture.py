@@ -74,7 +74,7 @@ def meta_model(config: PreTrainedConfig, trust_remote_code: bool = False) -> Pre
     builder = AutoModelForCausalLM if causal else AutoModel
     logger = logging.getLogger("transformers")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # advice on how to use the model, which is only counted here
+    logger.setLevel(logging.ERROR)  # advice on how to use the model, which nobody runs
     try:
         with torch.device("meta"):
             model: PreTrainedModel = builder.from_config(config, trust_remote_code=trust_remote_code)

@@ -22,7 +22,7 @@ class ComposedCache(Cache):
         bridges: how many layers to add for the bridges, in one view per name.
         max_cache_len: the number of positions of static bridge layers; None means that they grow.
         copies: members whose cache holds every text several times, copy by copy, and how many times: models that
-            read one batch in several roles.
+            read one batch in several roles. May be set later: whoever runs them knows.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class ComposedCache(Cache):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Put the texts into another order, for beam search."""
-        self._select("reorder_cache", beam_idx)
+        self._select("reorder_cache", beam_idx, len(beam_idx))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some of the texts."""
-        self._select("batch_select_indices", indices)
+        keys = (getattr(layer, "keys", None) for layer in self.members[self.leader].layers)
+        rows = next((part.shape[0] for part in keys if part is not None), 0)
+        self._select("batch_select_indices", indices, rows // self.copies.get(self.leader, 1))
 
-    def _select(self, method: str, indices: torch.Tensor) -> None:
+    def _select(self, method: str, indices: torch.Tensor, texts: int) -> None:
+        """Call `method` of every view, with the rows of the chosen ones of `texts` texts."""
         for name, view in [*self.members.items(), *self.bridges.items()]:
             copies, rows = self.copies.get(name, 1), indices
-            if copies > 1:  # [copies * batch, ...], and repeating texts for beams keeps that order
-                if not view.layers[0].is_initialized:
-                    continue  # a disabled composition fills its leader's layers alone
-                batch = view.layers[0].keys.shape[0] // copies  # type: ignore[union-attr]
-                rows = torch.cat([indices + batch * copy for copy in range(copies)])
+            if copies > 1:  # [copies * texts, ...], and repeating texts for beams keeps that order
+                rows = torch.cat([indices + texts * copy for copy in range(copies)])
             getattr(view, method)(rows)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -71,6 +71,10 @@ class ComposedCache(Cache):
     def leader(self) -> str:
         """The name of the member whose length counts."""
         return next(iter(self.members))
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """How many positions a layer holds, or the leader: members that read other texts hold more or fewer."""
+        return self.members[self.leader].get_max_length() if layer_idx is None else super().get_max_length(layer_idx)
 
     def lengths(self) -> dict[str, int]:
         """How many positions each member has seen."""

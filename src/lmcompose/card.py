@@ -14,6 +14,7 @@ import jinja2
 import torch
 
 from lmcompose.gguf import hub_gguf
+from lmcompose.places import is_written_as_path
 from lmcompose.reference import MemberReference
 
 RECORDED_PACKAGES = ("lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl")
@@ -65,13 +66,14 @@ base_model:
 
 # {{ title }}
 
-{{ summary }} This folder holds only the {{ parameters }} composition parameters; the members are loaded from
+{{ summary }} This folder holds
+{{ "only the " ~ parameters ~ " composition parameters" if parameters else "no weights" }}; the members are loaded from
 where they are.
 
 | member | model | revision | shape | licence |
 | --- | --- | --- | --- | --- |
 {%- for role, member in members.items() %}
-| {{ role }} | {{ member.name_or_path }}{{ " with the adapter " ~ member.adapter if member.adapter }} |
+| {{ role }} | {{ member.full_name }} |
 {{- " " }}{{ member.revision or "not versioned" }}
 {{- ", adapter " ~ (member.adapter_revision or "not versioned") if member.adapter }} | {{ member.shape }} |
 {{- " " }}{{ member.license or "not stated: see the model's own page" }} |
@@ -85,8 +87,8 @@ from transformers import {{ "AutoTokenizer" if unnamed else "AutoModelForCausalL
 
 {% if unnamed -%}
 # put a folder, a hub id or a live model for each member that had no name when this was saved
-model = lmcompose.load("{{ folder }}", members={ {%- for role in unnamed %}"{{ role }}": ...{{ ", " if not loop.last }}
-{%- endfor %}})
+model = lmcompose.{{ model_class }}.from_pretrained("{{ folder }}", members={
+{%- for role in unnamed %}"{{ role }}": ...{{ ", " if not loop.last }}{% endfor %}})
 {%- else -%}
 model = AutoModelForCausalLM.from_pretrained("{{ folder }}")
 {%- endif %}
@@ -106,7 +108,7 @@ tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
 def is_hub_id(name: str) -> bool:
     """Whether a member's name means the same to everybody: `owner/name`, a GGUF file in it, and nothing of here."""
     looks_like_one = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None or hub_gguf(name) is not None
-    return looks_like_one and not Path(name).exists()
+    return looks_like_one and not is_written_as_path(name) and not Path(name).exists()
 
 
 def unnamed(members: Mapping[str, MemberReference]) -> list[str]:
@@ -118,6 +120,7 @@ def model_card(
     *,
     folder: str,
     model_type: str,
+    model_class: str,
     summary: str,
     parameters: int,
     members: Mapping[str, MemberReference],
@@ -127,17 +130,20 @@ def model_card(
 
     Args:
         folder: the name of the saved folder, for the title and the loading example.
+        model_class: what `lmcompose` calls the class that loads it.
+        parameters: how many numbers the folder holds; a logit composition has none.
         details: heading -> values, printed as JSON (connections, recipe, versions); empty ones are left out.
     """
     sections = {heading: json.dumps(body, indent=2, default=str) for heading, body in details.items() if body}
     places = [place for member in members.values() for place in member.places]
     return CARD.render(
-        on_hub=["/".join(place.split("/")[:2]) for place in places if is_hub_id(place)],
+        on_hub=list(dict.fromkeys("/".join(place.split("/")[:2]) for place in places if is_hub_id(place))),
         folder=folder,
         title=folder,
         model_type=model_type,
+        model_class=model_class,
         summary=summary,
-        parameters=f"{parameters:,}",
+        parameters=f"{parameters:,}" if parameters else None,
         members=members,
         unnamed=unnamed(members),
         sections=sections,

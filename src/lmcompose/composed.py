@@ -250,8 +250,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if nameless:
             warnings.warn(
                 f"{nameless} came live and have no name, so what is saved cannot say where to load them from: whoever "
-                "loads it must pass them, lmcompose.load(folder, members={...}). Save each with save_pretrained and "
-                "compose the folders, or set its name_or_path before composing.",
+                f"loads it must pass them, {type(self).__name__}.from_pretrained(folder, members={{...}}). Save each "
+                "with save_pretrained and compose the folders, or set its name_or_path before composing.",
                 stacklevel=2,
             )
         target = Path(save_directory)
@@ -279,7 +279,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if local:
             warnings.warn(
                 f"{local} mean nothing on another machine: whoever loads '{repo_id}' must name the members themselves, "
-                "lmcompose.load(..., anchor=..., augmenting=...). Push the members first and compose their hub ids.",
+                f"{type(self).__name__}.from_pretrained(..., members={{...}}). Push the members first and compose "
+                "their hub ids.",
                 stacklevel=2,
             )
         kwargs.setdefault("commit_message", "Upload composition")
@@ -292,6 +293,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         return model_card(
             folder=folder,
             model_type=self.config.model_type,
+            model_class=type(self).__name__,
             summary=self.summary,
             parameters=self.num_composition_parameters(),
             members=self.config.references(),

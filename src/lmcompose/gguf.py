@@ -16,8 +16,8 @@ _ON_THE_HUB = re.compile(r"([\w-][\w.-]*/[\w.-]+)/([\w.-]+\.gguf)", re.IGNORECAS
 
 
 def is_gguf(source: Any) -> bool:
-    """Whether `source` names a GGUF file: a path, or `owner/repository/file.gguf` on the hub."""
-    return isinstance(source, (str, Path)) and str(source).lower().endswith(".gguf")
+    """Whether `source` names a GGUF file: a path, or `owner/repository/file.gguf` on the hub. A folder is none."""
+    return isinstance(source, (str, Path)) and str(source).lower().endswith(".gguf") and not Path(source).is_dir()
 
 
 def hub_gguf(source: Any) -> tuple[str, str] | None:

@@ -26,6 +26,7 @@ from lmcompose.places import (
     is_missing_folder,
     license_of,
     location,
+    no_connection,
     read_model_config,
     reason_of,
     resolved_revision,
@@ -104,8 +105,9 @@ def plan_member(
         return _plan_adapted(live, role, trust_remote_code)
     try:
         return _plan_named(live, role, revision, trust_remote_code)
-    except MemberError:
-        adapter = adapter_source(live, revision)
+    except MemberError as error:
+        # what cannot be had is not asked for a second time: each time costs half a minute offline
+        adapter = None if is_missing_folder(live) else adapter_source(live, revision, no_connection(error))
         if adapter is None:
             raise
     return _plan_adapted(adapter, role, trust_remote_code)

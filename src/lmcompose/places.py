@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
@@ -89,12 +90,20 @@ def resolved_revision(name: str, revision: str | None) -> str | None:
 def license_of(name: str) -> str | None:
     """The licence that a model card names in its header, or None where it cannot be told."""
     on_hub = hub_gguf(name)
+    if is_gguf(name) and on_hub is None:
+        return None  # a folder with such a file can hold models of several licences
     try:
-        name = name if on_hub is None else on_hub[0]
-        card = cached_file(name, "README.md")
+        card = cached_file(on_hub[0] if on_hub else name, "README.md")
         return ModelCard.load(card).data.get("license") if card else None
     except (OSError, ValueError):  # no card, no connection, or a header that does not parse
         return None
+
+
+def no_connection(error: BaseException | None) -> bool:
+    """Whether an error was caused by a hub that could not be reached."""
+    while error is not None and not isinstance(error, LocalEntryNotFoundError):
+        error = error.__cause__
+    return error is not None
 
 
 def reason_of(error: Exception, source: str | Path) -> str:

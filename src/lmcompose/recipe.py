@@ -11,12 +11,28 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from lmcompose.errors import RecipeError, nearest
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Location = tuple[str | int, ...]
+
+
+class Strict(BaseModel):
+    """A part of a recipe: an unknown key is an error, and nothing is changed after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def problem_at(message: str, *location: str | int) -> ValidationError:
+    """What a validator of a whole recipe raises about one of its parts, so that the line of that part is named.
+
+    location: the keys (and places in lists) that lead there, such as "plausibility", "member".
+    """
+    problem = PydanticCustomError("value_error", "{message}", {"message": message})
+    return ValidationError.from_exception_data("recipe", [InitErrorDetails(type=problem, loc=location, input=None)])
 
 
 def read_recipe(source: str | os.PathLike[str], schema: type[Schema]) -> Schema:

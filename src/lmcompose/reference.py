@@ -5,6 +5,8 @@ members are found, loaded or composed.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from lmcompose.errors import WrongBaseError
 
 FINGERPRINT_PARAMETERS = 16
 FINGERPRINT_TOLERANCE = 2**-6  # twice bf16's step: the same weights in another dtype still match
+
+BARE = "__base__"
+"""What PEFT calls a model without any of its adapters."""
+
+_IN_THE_HUBS_CACHE = re.compile(r"models--[^/]+/snapshots/([^/]+)/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +75,11 @@ class MemberReference:
         return [self.name_or_path] if self.adapter is None else [self.name_or_path, self.adapter]
 
     @property
+    def full_name(self) -> str:
+        """The name in words, with the adapter where there is one."""
+        return self.name_or_path if self.adapter is None else f"{self.name_or_path} with the adapter {self.adapter}"
+
+    @property
     def source_revision(self) -> str | None:
         """The revision of what the user named: of the adapter where there is one, and not of its base."""
         return self.revision if self.adapter is None else self.adapter_revision
@@ -83,24 +95,22 @@ class MemberReference:
 
 def commit_of(file: str | Path) -> str | None:
     """The commit that a file in the hub's cache is of; None for any other file."""
-    parents = Path(file).parts
-    return parents[parents.index("snapshots") + 1] if "snapshots" in parents else None
-
-
-BARE = "__base__"
-"""What PEFT calls a model without any of its adapters."""
+    found = _IN_THE_HUBS_CACHE.search(Path(file).as_posix())
+    return found[1] if found else None
 
 
 def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str, list[float]]:
     """Two values each of a few weight matrices, by name: they tell another training run of the same shape apart.
 
     Quantised weights are passed over, since their numbers are not those of the model they were made from. Adapters
-    (PEFT) are summed up apart, so that a model with them is told from the bare one, whose matrices have the same names.
+    (PEFT) are counted, summed up and sampled apart, so that a model with them is told from the bare one, whose matrices
+    have the same names.
 
     Args:
         adapter: count this adapter alone, or none of them (`BARE`); all that the model has by default.
     """
-    added = _adapter_parameters(model)
+    adapted = _adapter_parameters(model)
+    added = {f"{path}.{name}" for path, parameters in adapted.items() for name in parameters}
     matrices = [
         (name.replace(".base_layer.", "."), parameter)
         for name, parameter in model.named_parameters()
@@ -109,32 +119,37 @@ def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str,
         and parameter.device.type != "meta"
         and name not in added
     ]
-    step = max(1, len(matrices) // FINGERPRINT_PARAMETERS)
+    layers = [
+        [
+            parameter
+            for name, parameter in parameters.items()
+            if (adapter is None or adapter in name.split(".")) and parameter.device.type != "meta"
+        ]
+        for parameters in adapted.values()
+    ]
+    counted = [parameter for parameters in layers for parameter in parameters if parameter.numel()]
+    total = sum(float(parameter.detach().float().abs().sum()) for parameter in counted)
+    # numbered, since PEFT lets one adapter be called this here and that there
+    numbered = [(f"adapters.{number}", parameter) for number, parameter in enumerate(counted)]
+    return {"adapters": [float(sum(map(bool, layers))), total], **_samples(matrices), **_samples(numbered)}
+
+
+def _samples(parameters: Sequence[tuple[str, torch.Tensor]]) -> dict[str, list[float]]:
+    """Two values each of some of `parameters`, evenly spread over them."""
     sampled = {}
-    for name, parameter in matrices[::step]:
+    for name, parameter in parameters[:: max(1, len(parameters) // FINGERPRINT_PARAMETERS)]:
         flat = parameter.detach().reshape(-1)
         places = torch.tensor([len(flat) // 3, 2 * len(flat) // 3], device=flat.device)
         sampled[name] = [float(value) for value in flat[places].float().cpu()]
-    counted = {
-        name: parameter
-        for name, parameter in added.items()
-        if adapter is None or adapter in name.split(".")
-        if parameter.device.type != "meta"
-    }
-    layers = {name.rsplit(".lora_", 1)[0] for name in counted}
-    total = sum(float(parameter.detach().float().abs().sum()) for parameter in counted.values())
-    sampled["adapters"] = [float(len(layers)), total]
     return sampled
 
 
-def _adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """The parameters that PEFT added, by name: all of an adapted layer's but those of the layer that it wraps."""
+def _adapter_parameters(model: PreTrainedModel) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """The parameters that PEFT added, by the path of an adapted layer: all but those of the layer that it wraps."""
     return {
-        f"{path}.{name}": parameter
+        path: {name: parameter for name, parameter in module.named_parameters() if not name.startswith("base_layer.")}
         for path, module in model.named_modules()
         if hasattr(module, "base_layer")
-        for name, parameter in module.named_parameters()
-        if not name.startswith("base_layer.")
     }
 
 
@@ -153,7 +168,7 @@ def check_same_base(saved: MemberReference, found: MemberReference, role: str) -
     Raises:
         WrongBaseError: the shapes or the weights differ; the message has both names.
     """
-    beginning = f"This composition was trained with '{saved.name_or_path}' as {role}, but '{found.name_or_path}' is"
+    beginning = f"This composition was trained with '{saved.full_name}' as {role}, but '{found.full_name}' is"
     advice = f"Pass the right model: from_pretrained(folder, members={{'{role}': ...}})."
     shapes = [
         (reference.model_type, reference.hidden_size, reference.num_hidden_layers, reference.vocab_size)

@@ -4,8 +4,8 @@ Composition parameters only: the members are named, with revision, shape and fin
 This file knows no model class; `composed.py` calls it.
 """
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,7 @@ from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
 from lmcompose.gguf import is_gguf
-from lmcompose.loading import (
-    Member,
-    Source,
-    load_member,
-    plan_member,
-    unharmed,
-)
+from lmcompose.loading import Member, Source, load_member, plan_member, unharmed
 from lmcompose.places import is_missing_folder
 from lmcompose.reference import MemberReference, check_same_base
 
@@ -71,6 +65,15 @@ class ComposedConfig(PreTrainedConfig):
         if self.members:
             self.members = dict(sorted(self.members.items(), key=lambda member: member[1].get("order", 0)))
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """HF's, which would take the models of `from_pretrained(folder, members=...)` for the saved references."""
+        members = kwargs.pop("members", None)
+        found: Any = super().from_dict(config_dict, **kwargs)
+        if members is None or not kwargs.get("return_unused_kwargs"):
+            return found
+        return found[0], {**found[1], "members": members}
 
     def references(self) -> dict[str, MemberReference]:
         """The members' references by role, the leader first."""
@@ -283,6 +286,8 @@ def load_members(
 def saved_source(reference: MemberReference, saved: str) -> Source:
     """What a saved member is loaded from: its model, or its adapter on the base that it was saved with.
 
+    Where that base is gone, the adapter is put on the one that it names itself.
+
     Raises:
         MemberError: it had an adapter, and none can be read at that place.
     """
@@ -293,7 +298,7 @@ def saved_source(reference: MemberReference, saved: str) -> Source:
     adapter = adapter_source(place, reference.adapter_revision)
     if adapter is None:
         raise MemberError(f"No adapter could be read at '{place}', where the composition was saved with one.")
-    return dataclasses.replace(adapter, base=base, base_revision=reference.revision)
+    return adapter if is_missing_folder(base) else replace(adapter, base=base, base_revision=reference.revision)
 
 
 def saved_place(name: str, saved: str) -> str:

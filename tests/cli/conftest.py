@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from lmcompose import CalmForCausalLM, compose
+from lmcompose import CalmForCausalLM, LogitForCausalLM, compose, proxy_tune
 from lmcompose.cli.main import app
 from tests.compositions import randomise
 from tests.tiny import save_tiny
@@ -58,6 +58,32 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 def model(saved: Saved) -> CalmForCausalLM:
     """The same composition in Python, to compare with."""
     return CalmForCausalLM.from_pretrained(saved.folder)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """The folders of a logit composition and of its members."""
+
+    folder: Path
+    base: Path
+    expert: Path
+    antiexpert: Path
+
+
+@pytest.fixture(scope="session")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Proxy:
+    root = tmp_path_factory.mktemp("cli-proxy")
+    base = save_tiny(root / "large", "llama", seed=0, num_hidden_layers=4)
+    expert = save_tiny(root / "tuned", "gpt2", seed=3, hidden_size=24)
+    antiexpert = save_tiny(root / "small", "gpt2", seed=4, hidden_size=24)
+    proxy_tune(base, expert, antiexpert).save_pretrained(root / "proxy")
+    return Proxy(root / "proxy", base, expert, antiexpert)
+
+
+@pytest.fixture(scope="session")
+def proxy_model(proxy: Proxy) -> LogitForCausalLM:
+    """The same composition in Python, to compare with."""
+    return LogitForCausalLM.from_pretrained(proxy.folder)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lmcompose import CalmForCausalLM
-from tests.cli.conftest import Run, Saved, one_line
+from lmcompose import CalmForCausalLM, LogitForCausalLM, combine, proxy_tune
+from tests.cli.conftest import Proxy, Run, Saved, one_line
+from tests.tiny import save_tiny
 
 PROMPTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9"]
 
@@ -157,3 +158,156 @@ def test_an_empty_batch_file(run: Run, saved: Saved, tmp_path: Path) -> None:
     result = run("generate", saved.folder, "--batch", tmp_path / "empty.txt")
     assert result.exit_code == 2
     assert one_line(result) == f"There is no prompt in {tmp_path / 'empty.txt'}. Write one a line."
+
+
+# ------------------------------------------------------------------------------------------------ logit compositions
+
+
+def prepared(model: LogitForCausalLM, prompt: Any, **options: Any) -> str:
+    """What Python gives for one prompt; `context` and `system` are those of `prepare`, the rest is of `generate`."""
+    reading = {name: options.pop(name) for name in ("context", "system") if name in options}
+    inputs = model.prepare(prompt, **reading)
+    output = model.generate(**inputs, **{"max_new_tokens": 8, "do_sample": False, **options})
+    assert model.tokenizer is not None
+    return str(model.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+
+
+def combined(run: Run, folder: Path, *arguments: object) -> str:
+    result = run("generate", folder, "--max-new-tokens", 8, *arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_alpha(run: Run, proxy: Proxy, proxy_model: LogitForCausalLM) -> None:
+    texts = {
+        alpha: combined(run, proxy.folder, PROMPTS[0], *alpha) for alpha in ((), ("--alpha", 0), ("--alpha", "2,1"))
+    }
+    assert texts[()] == prepared(proxy_model, PROMPTS[0])
+    with proxy_model.disable():
+        assert texts["--alpha", 0] == prepared(proxy_model, PROMPTS[0])
+    assert texts["--alpha", "2,1"] == prepared(proxy_model, PROMPTS[0], alpha=[2.0, 1.0])
+    assert len(set(texts.values())) == 3
+    assert combined(run, proxy.folder, PROMPTS[0], "--parameter", "alpha=0") == texts["--alpha", 0]
+
+
+def test_a_batch_of_a_logit_composition(run: Run, proxy: Proxy, proxy_model: LogitForCausalLM, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(PROMPTS) + "\n")
+    answers = [json.loads(line) for line in combined(run, proxy.folder, "--batch", file, "--json").splitlines()]
+    assert [answer["text"] for answer in answers] == [prepared(proxy_model, prompt) for prompt in PROMPTS]
+    assert "acceptance" not in answers[0]
+    beams = combined(run, proxy.folder, PROMPTS[2], "--num-beams", 3)
+    assert beams == prepared(proxy_model, PROMPTS[2], num_beams=3)
+
+
+def test_speculation_gives_the_same_text_and_says_what_it_did(
+    run: Run, proxy: Proxy, proxy_model: LogitForCausalLM
+) -> None:
+    answer = json.loads(combined(run, proxy.folder, PROMPTS[0], "--speculative", "--json"))
+    assert answer["text"] == prepared(proxy_model, PROMPTS[0])
+    assert 0 <= answer["acceptance"] <= 1
+    assert 0 < answer["passes_per_token"] <= 1
+    assert combined(run, proxy.folder, PROMPTS[0], "--speculative") == answer["text"]
+
+
+@pytest.fixture(scope="module")
+def reader(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogitForCausalLM]:
+    """Context-aware decoding with one model: what its roles read differs."""
+    model = combine("context_aware", {"with_context": proxy.base, "without_context": proxy.base}, alpha=3.0)
+    folder = tmp_path_factory.mktemp("reader") / "saved"
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_a_context_for_one_member(run: Run, reader: tuple[Path, LogitForCausalLM], tmp_path: Path) -> None:
+    folder, model = reader
+    context = {"with_context": "w9 w8 w7 "}
+    text = prepared(model, PROMPTS[0], context=context)
+    assert text != prepared(model, PROMPTS[0]), "the context makes no difference"
+    assert combined(run, folder, PROMPTS[0], "--context", "with_context=w9 w8 w7 ") == text
+    # In a file, what stands beside a prompt goes before the option; prompts with and without run in one batch.
+    file = tmp_path / "questions.jsonl"
+    records = [{"prompt": PROMPTS[0], "context": context}, {"prompt": PROMPTS[2]}]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = ["--batch", file, "--json", "--context", "with_context=w3 "]
+    answers = [json.loads(line)["text"] for line in combined(run, folder, *options).splitlines()]
+    assert answers == [text, prepared(model, PROMPTS[2], context={"with_context": "w3 "})]
+
+
+def test_a_system_message_for_one_member(run: Run, proxy: Proxy, proxy_model: LogitForCausalLM, tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "w1 w2"}]
+    plain, told = (prepared(proxy_model, chat, **option) for option in ({}, {"system": {"expert": "w50 w51"}}))
+    assert plain != told, "the system message makes no difference"
+    assert combined(run, proxy.folder, "w1 w2", "--chat") == plain
+    assert combined(run, proxy.folder, "w1 w2", "--chat", "--system", "expert=w50 w51") == told
+    file = tmp_path / "chats.jsonl"
+    records = [{"messages": chat, "system": {"expert": "w50 w51"}}, {"messages": chat}]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    answers = [json.loads(line)["text"] for line in combined(run, proxy.folder, "--batch", file, "--json").splitlines()]
+    assert answers == [told, plain]
+
+
+def test_the_chat_template_of_another_member(run: Run, proxy: Proxy, tmp_path: Path) -> None:
+    """A base that was never tuned to chat has no template."""
+    base = save_tiny(tmp_path / "base", "llama")
+    (base / "chat_template.jinja").unlink()
+    model = proxy_tune(base, proxy.expert, proxy.antiexpert)
+    model.save_pretrained(tmp_path / "saved")
+    result = run("generate", tmp_path / "saved", "w1 w2", "--chat")
+    assert result.exit_code == 2
+    assert one_line(result).startswith("The tokenizer of 'base' has no chat template.")
+    chat = [{"role": "user", "content": "w1 w2"}]
+    text = combined(run, tmp_path / "saved", "w1 w2", "--chat", "--template", "base=expert")
+    inputs = model.prepare(chat, templates={"base": "expert"})
+    output = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+    assert model.tokenizer is not None
+    assert text == model.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def test_a_member_of_a_logit_composition_that_has_moved(
+    run: Run, proxy: Proxy, proxy_model: LogitForCausalLM, tmp_path: Path
+) -> None:
+    (tmp_path / "moved").symlink_to(proxy.expert)
+    text = combined(run, proxy.folder, PROMPTS[0], "--member", f"expert={tmp_path / 'moved'}")
+    assert text == prepared(proxy_model, PROMPTS[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alpha", "much"], "--alpha 'much' is no number."),
+        (["--alpha", "1,,2"], "--alpha '1,,2' is no number."),
+        (
+            ["--parameter", "alhpa=1"],
+            "The formula has no parameter 'alhpa'; its parameters are ['alpha']. Did you",
+        ),
+        (["--parameter", "1"], "--parameter '1' is not of the form NAME=NUMBER"),
+        (["--alpha", "1", "--parameter", "alpha=2"], "Give alpha either as --alpha or as --parameter"),
+        (["--system", "expert=w1"], "A system message needs a chat: add --chat"),
+        (["--context", "exprt=w1"], "There is no member 'exprt'"),
+        (["--context", "w1"], "--context 'w1' is not of the form ROLE=TEXT"),
+        (["--speculative", "--num-beams", "2"], "Speculation decodes greedily or by sampling"),
+    ],
+)
+def test_bad_input_for_a_logit_composition(run: Run, proxy: Proxy, arguments: list[str], message: str) -> None:
+    result = run("generate", proxy.folder, PROMPTS[0], *arguments)
+    assert result.exit_code == 2
+    assert one_line(result).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "option", [["--alpha", "1"], ["--context", "anchor=w1"], ["--template", "anchor=domain"], ["--speculative"]]
+)
+def test_what_a_calm_composition_has_no_use_of(run: Run, saved: Saved, option: list[str]) -> None:
+    result = run("generate", saved.folder, PROMPTS[0], *option)
+    assert result.exit_code == 2
+    assert one_line(result).startswith("This is a calm composition: it has no formula")
+
+
+@pytest.mark.parametrize("name", ["context", "system"])
+def test_texts_by_role_in_a_batch_file(run: Run, proxy: Proxy, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "batch.jsonl"
+    file.write_text(json.dumps({"prompt": "w1", name: "w2"}) + "\n")
+    result = run("generate", proxy.folder, "--batch", file)
+    assert result.exit_code == 2
+    assert f"line 1: '{name}' must be an object of texts by role" in one_line(result)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
-from lmcompose import CalmForCausalLM
-from tests.cli.conftest import Run, Saved, one_line
+from lmcompose import CalmForCausalLM, combine
+from tests.cli.conftest import Proxy, Run, Saved, one_line
+from tests.tiny import save_tiny, tiny_tokenizer
 
 
 def test_json(run: Run, saved: Saved, model: CalmForCausalLM) -> None:
@@ -55,6 +56,94 @@ def test_what_is_no_composition(run: Run, saved: Saved, tmp_path: Path) -> None:
     shutil.copytree(saved.folder, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
+    result = run("inspect", tmp_path / "cut")
+    assert result.exit_code == 1
+    assert "is missing or cut short" in one_line(result)
+
+
+# ------------------------------------------------------------------------------------------------ logit compositions
+
+
+def test_the_formula_and_the_vocabularies(run: Run, proxy: Proxy) -> None:
+    report = json.loads(run("inspect", proxy.folder, "--json").stdout)
+    assert (report["model_type"], report["format_version"]) == ("logit_composition", 1)
+    assert (report["formula"], report["parameters"]) == ("base + alpha * (expert - antiexpert)", {"alpha": 1.0})
+    assert (report["scores"], report["plausibility"], report["missing_tokens"]) == ("logits", None, "leader")
+    assert list(report["members"]) == ["base", "expert", "antiexpert"]
+    expert = report["members"]["expert"]
+    assert expert["name_or_path"] == str(proxy.expert)
+    assert expert["parameters"] == AutoModelForCausalLM.from_pretrained(proxy.expert).num_parameters()
+    assert list(report["vocabularies"]) == ["expert", "antiexpert"]
+    assert report["vocabularies"]["expert"]["identical"] is True
+    text = run("inspect", proxy.folder).stdout
+    for part in (
+        "base + alpha * (expert - antiexpert)   with alpha = 1.0",
+        "100.00%",
+        "same tokens, same ids",
+        "format 1",
+    ):
+        assert part in text
+
+
+def test_vocabularies_that_differ_masks_and_shared_weights(run: Run, proxy: Proxy, tmp_path: Path) -> None:
+    other = save_tiny(tmp_path / "other", "gpt2", vocab_size=99)
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["extra"])
+    tokenizer.save_pretrained(other)
+    file = other / "tokenizer.json"
+    words = json.loads(file.read_text())
+    vocabulary = words["model"]["vocab"]
+    vocabulary["w1"], vocabulary["w2"] = vocabulary["w2"], vocabulary["w1"]
+    vocabulary["gone"] = vocabulary.pop("w3")
+    file.write_text(json.dumps(words))
+    mask = {"member": "base", "kind": "top_p", "value": 0.9}
+    members = {"base": proxy.base, "twin": proxy.base, "other": other}
+    model = combine(
+        "base + twin - 0.5 * other", members, plausibility=mask, temperatures={"other": 2.0}, drafter="other"
+    )
+    model.save_pretrained(tmp_path / "saved")
+    report = json.loads(run("inspect", tmp_path / "saved", "--json").stdout)
+    found = report["vocabularies"]["other"]
+    assert (found["leader_tokens"], found["missing_tokens"], found["moved_tokens"], found["extra_tokens"]) == (
+        97,
+        1,
+        2,
+        2,
+    )
+    assert found["coverage"] == 96 / 97
+    assert (found["leader_rows"], found["member_rows"]) == (97, 99)
+    assert found["differences"][0] == f"'w3' (id 25) is missing in '{other}'"
+    assert [member["shares_with"] for member in report["members"].values()] == [None, "base", None]
+    text = run("inspect", tmp_path / "saved").stdout
+    for part in ("98.97%", "97 : 99", "top_p 0.9", "(temperature 2)", "those of base", "Drafter", "'w3' (id 25)"):
+        assert part in text, part
+
+
+def test_a_logit_composition_whose_members_are_not_here(run: Run, proxy: Proxy, tmp_path: Path) -> None:
+    shutil.copytree(proxy.folder, tmp_path / "copy")
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    config["members"]["expert"]["name_or_path"] = str(tmp_path / "elsewhere")
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(config))
+    report = json.loads(run("inspect", tmp_path / "copy", "--json").stdout)
+    assert report["members"]["expert"]["parameters"] is None
+    assert report["vocabularies"]["expert"]["compared"] is False
+    assert report["vocabularies"]["antiexpert"]["compared"] is True
+    text = run("inspect", tmp_path / "copy").stdout
+    assert "not found here" in text
+    assert "no tokenizer was found" in text
+
+
+def test_a_composition_in_a_composition(run: Run, saved: Saved, proxy: Proxy, tmp_path: Path) -> None:
+    model = combine("a + b", {"a": saved.folder, "b": proxy.expert})
+    model.save_pretrained(tmp_path / "saved")
+    report = json.loads(run("inspect", tmp_path / "saved", "--json").stdout)
+    assert report["members"]["a"]["parameters"] == sum(p.numel() for p in model.member("a").parameters())
+    assert report["members"]["a"]["model_type"] == "calm"
+
+
+def test_a_logit_composition_that_is_cut_short(run: Run, proxy: Proxy, tmp_path: Path) -> None:
+    shutil.copytree(proxy.folder, tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").unlink()
     result = run("inspect", tmp_path / "cut")
     assert result.exit_code == 1
     assert "is missing or cut short" in one_line(result)

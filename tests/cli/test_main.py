@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from lmcompose import __version__
 from lmcompose.cli.main import app
-from tests.cli.conftest import Run, Saved, one_line, process
+from tests.cli.conftest import Proxy, Run, Saved, one_line, process
 
-VERBS = ("demo", "train", "generate", "overhead", "inspect")
+VERBS = ("demo", "train", "combine", "generate", "trace", "overhead", "inspect")
 
 
 def test_help_names_every_verb_and_where_to_start(run: Run) -> None:
@@ -91,13 +91,15 @@ def test_an_unexpected_error_is_one_line_too(run: Run, monkeypatch: pytest.Monke
     assert one_line(result).startswith("RuntimeError: first line second line (unexpected; run")
 
 
-def test_real_processes(saved: Saved, recipe: Path) -> None:
+def test_real_processes(saved: Saved, proxy: Proxy, recipe: Path) -> None:
     """Each verb that reads a model, from a start where nothing is imported yet."""
     for arguments in (
         ["inspect", saved.folder],
         ["overhead", saved.augmenting, saved.anchor],
         ["train", recipe, "--dry-run"],
         ["generate", saved.folder, "w1 w2 w3", "--max-new-tokens", 5],
+        ["combine", "--base", saved.folder, "--expert", proxy.expert, "--dry-run"],
+        ["inspect", proxy.folder],
     ):
         command = process(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output, errors = command.communicate(timeout=120)

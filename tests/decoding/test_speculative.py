@@ -108,11 +108,10 @@ def test_rows_end_at_their_own_token(model: LogitForCausalLM) -> None:
     """Each token of a text in turn is the end-of-text token: at every place of a block, in every row."""
     plain = texts(model, None, BATCH)[:, IDS.shape[1] :]
     ended = set()
-    for token in {int(plain[row, at]) for row in range(3) for at in (0, 2, 3, 5, 8, 11)}:
+    for token in {int(plain[row, at]) for row, at in ((0, 5), (0, 7), (0, 12), (1, 10), (1, 15), (2, 3))}:
         result = assert_same_text(model, BATCH, FIXED, eos_token_id=[token, 96]).sequences[:, IDS.shape[1] :]
         ended |= {int((row == token).nonzero()[0]) for row in result if (row == token).any()}
-        assert getattr(result, "shape")[1] <= plain.shape[1]
-    assert len(ended) > 4
+    assert len(ended) > 5
 
 
 def test_a_row_that_ended_holds_no_other_back() -> None:
@@ -302,17 +301,19 @@ def test_a_composition_as_member_and_as_drafter() -> None:
 
 
 def test_adaptive_lengths_write_the_same(model: LogitForCausalLM) -> None:
-    for speculative in (True, Speculation(cost=0.01, draft_length=12), Speculation(cost=3.0)):
-        assert_same_text(model, BATCH, speculative, max_new_tokens=40)
+    lengths = [
+        assert_same_text(model, ROW, Speculation(cost=cost, draft_length=12), max_new_tokens=24).speculation["draft_length"]
+        for cost in (0.01, 3.0)
+    ]
+    assert lengths[0] > 2 * lengths[1] >= 2
 
 
 def test_positions_that_end_are_not_overrun() -> None:
     """A draft may not ask for positions that plain decoding would never have come to."""
-    model = drafted("llama", "gpt2", more={}, terms=2)
     short = tiny_model("gpt2", 1, max_position_embeddings=24, num_hidden_layers=2)
     model = lmcompose.combine("0.4 * base + expert", {"base": tiny_model("llama", 0), "expert": short})
     result = assert_same_text(model, BATCH, Speculation(draft_length=8, adaptive=False), max_new_tokens=14)
     assert result.sequences.shape[1] == 25  # 24 of them were read
-    plain = texts(model, None, ROW, max_new_tokens=14)
-    end = int(plain[0, -1])
+    plain = texts(model, None, ROW, max_new_tokens=14)[0, ROW["input_ids"].shape[1] :].tolist()
+    end = next(token for token in plain[::-1] if plain.index(token) >= 8)
     assert_same_text(model, ROW, Speculation(draft_length=8, adaptive=False), max_new_tokens=60, eos_token_id=end)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from lmcompose.errors import ConfigurationError
-from lmcompose.evaluation.statistics import paired_bootstrap, paired_t_interval, score, wilson_interval, with_intervals
+from lmcompose.evaluation.statistics import (
+    paired_bootstrap,
+    paired_t_interval,
+    ratio_bootstrap,
+    score,
+    wilson_interval,
+    with_intervals,
+)
 
 
 def test_wilson_by_hand():
@@ -71,6 +78,30 @@ def test_bootstrap_agrees_with_student_on_many_pairs():
     assert paired_bootstrap(first, second) == pytest.approx(paired_t_interval(first, second), abs=0.02)
 
 
+def test_ratio_bootstrap_against_every_resample():
+    # Items (1 over 1) and (0 over 3): a resample gives 1/1, 1/4 or 0/6 with chance 1/4, 1/2, 1/4.
+    assert ratio_bootstrap([1, 0], [1, 3], confidence=0.4) == pytest.approx((0.25, 0.25, 0.25))
+    assert ratio_bootstrap([1, 0], [1, 3], confidence=0.9) == pytest.approx((0.25, 0, 1))
+
+
+def test_ratio_bootstrap_of_equal_weights_is_that_of_the_mean():
+    values = np.random.default_rng(3).normal(1, 1, 200)
+    ratio, mean = ratio_bootstrap(values, np.ones(200)), paired_t_interval(values, np.zeros(200))
+    assert ratio == pytest.approx(mean, abs=0.02)
+
+
+def test_ratio_bootstrap_minds_that_tokens_of_one_text_go_together():
+    # 20 texts of 50 tokens, each all right or all wrong: as uncertain as 20 tokens, not as 1,000.
+    right = [50.0 * (index % 2) for index in range(20)]
+    _, low, high = ratio_bootstrap(right, [50.0] * 20)
+    assert 0.35 < high - low < 0.5
+
+
+def test_ratio_bootstrap_passes_over_resamples_that_say_nothing():
+    estimate, low, high = ratio_bootstrap([2, 0], [1, 0], confidence=0.9)
+    assert (estimate, low, high) == (2, 2, 2)
+
+
 def test_bootstrap_repeats_with_its_seed():
     first, second = [1.0, 5.0, 2.0, 8.0], [0.5, 4.0, 3.0, 1.0]
     assert paired_bootstrap(first, second, seed=3) == paired_bootstrap(first, second, seed=3)
@@ -85,6 +116,10 @@ def test_bootstrap_repeats_with_its_seed():
         (lambda: paired_t_interval([1.0], [2.0]), "at least two"),
         (lambda: paired_bootstrap([1.0, 2.0], [2.0]), "cannot be paired"),
         (lambda: paired_bootstrap([1.0, 2.0], [2.0, 1.0], resamples=0), "resamples"),
+        (lambda: ratio_bootstrap([1.0], [2.0]), "at least two"),
+        (lambda: ratio_bootstrap([1.0, 2.0], [2.0]), "2 numerators over 1"),
+        (lambda: ratio_bootstrap([1.0, 2.0], [2.0, -2.0]), "no ratio"),
+        (lambda: ratio_bootstrap([1.0, 2.0], [2.0, 1.0], resamples=0), "resamples"),
     ],
 )
 def test_bad_input_says_what_to_do(call, message):

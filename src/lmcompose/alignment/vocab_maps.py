@@ -18,8 +18,6 @@ What this file does not know: weights, formulas, and what happens to missing tok
 differently (byte-level beside sentencepiece) share few strings and are refused here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -11,14 +11,7 @@ from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import (
-    Member,
-    Source,
-    load_member,
-    plan_member,
-    unharmed,
-    unwrapped,
-)
+from lmcompose.loading import Member, Source, load_member, plan_member, unharmed, unwrapped
 from lmcompose.places import tokenizer_of
 from lmcompose.reference import MemberReference, describe_members
 
@@ -77,7 +70,8 @@ def compose(
     The result gives the anchor's logits bit for bit until it is trained: W_O starts at zero.
 
     Args:
-        anchor: the large general model, m_B: a hub id, a folder, a live model, or (live model, its tokenizer).
+        anchor: the large general model, m_B: a hub id, a folder, a GGUF file, a PEFT adapter by its own folder or hub
+            id, a live model, or (live model, its tokenizer).
         augmenting: the small specialised model, m_A, in the same forms; or a dict name -> model for several.
         connections: (augmenting layer, anchor layer) pairs, 0 = the embeddings; by default every `every`-th
             augmenting layer, spread evenly over the anchor (see `default_connections`).
@@ -86,7 +80,7 @@ def compose(
         dtype: of members that are loaded here; by default what their checkpoints have.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
         seed: of the initial composition parameters.
-        revisions: role -> revision on the hub, to pin.
+        revisions: role -> revision on the hub, to pin; of an adapter, its own.
 
     Raises:
         MemberError: a member cannot be read, is no decoder-only model, or tokenizers differ.

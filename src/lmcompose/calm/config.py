@@ -7,7 +7,6 @@ from transformers import AutoConfig
 from lmcompose.calm.bridge import PROJECTIONS
 from lmcompose.calm.connections import Connection, check_connections
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.reference import MemberReference
 from lmcompose.saved import ComposedConfig
 
 ANCHOR = "anchor"

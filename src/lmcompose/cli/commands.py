@@ -4,6 +4,7 @@
 """
 
 import errno
+import re
 from typing import Any
 
 import typer
@@ -39,8 +40,10 @@ class Commands(TyperGroup):
 
 
 def fail(message: str, code: int) -> None:
-    """Print one line on stderr and leave."""
-    typer.echo(f"lmcompose: {' '.join(message.split())}", err=True)
+    """Print one line on stderr and leave; where a message shows a text with a caret under it, that stays below."""
+    pointer = re.search(r"\n( [^\n]*\n *\^)$", message)
+    problem = message[: pointer.start()] if pointer else message
+    typer.echo(f"lmcompose: {' '.join(problem.split())}" + (f"\n{pointer[1]}" if pointer else ""), err=True)
     raise typer.Exit(code)
 
 

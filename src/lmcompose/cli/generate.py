@@ -78,6 +78,12 @@ def generate(
         list[str] | None,
         typer.Option("--system", metavar="ROLE=TEXT", help="One member's own system message; with --chat."),
     ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--template", metavar="ROLE=ROLE", help="Whose chat template a member without one uses: base=expert."
+        ),
+    ] = None,
     speculative: Annotated[
         bool,
         typer.Option("--speculative", help="Let one member of a logit composition draft: the same, sooner."),
@@ -117,6 +123,7 @@ def generate(
         "context": parse_pairs(context, "--context", "ROLE=TEXT", "with_context='A zorf is a boat. '"),
         "system": parse_pairs(system, "--system", "ROLE=TEXT", "expert='You know every word.'"),
     }
+    templates = parse_pairs(template, "--template", "ROLE=ROLE", "base=expert")
     parameters = parse_parameters(alpha, parameter)
     composition = load_composition(model, member, dtype.value if dtype else None, device)
     tokenizer = composition.tokenizer
@@ -126,7 +133,7 @@ def generate(
             "(model, tokenizer)."
         )
     prompts = [_with_readings(prompt, reading) for prompt in prompts]
-    _check_kind(composition, prompts, bool(parameters), speculative)
+    _check_kind(composition, prompts, bool(parameters or templates or speculative))
     import torch
 
     torch.manual_seed(seed)
@@ -140,12 +147,14 @@ def generate(
 
         options["speculative"] = Speculation()
     if batch is None and not as_json and num_beams == 1:
-        _stream(composition, tokenizer, prompts[0], options)
+        _stream(composition, tokenizer, _encode(composition, tokenizer, prompts, templates), options)
         return
     if tokenizer.pad_token_id is None:
         batch_size = 1  # rows of unequal length cannot be put together
     for start in range(0, len(prompts), batch_size):
-        for answer in _answers(composition, tokenizer, prompts[start : start + batch_size], options):
+        rows = prompts[start : start + batch_size]
+        encoded = _encode(composition, tokenizer, rows, templates)
+        for answer in _answers(composition, tokenizer, rows, encoded, options):
             if as_json:
                 show_json(answer, lines=True)
             else:
@@ -219,23 +228,27 @@ def _with_readings(prompt: Prompt, options: dict[str, dict[str, str]]) -> Prompt
     )
 
 
-def _check_kind(composition: "ComposedModel", prompts: list[Prompt], parameters: bool, speculative: bool) -> None:
+def _check_kind(composition: "ComposedModel", prompts: list[Prompt], asked: bool) -> None:
     """Refuse what this composition, or this kind of prompt, has no use of."""
     from lmcompose.logits.model import LogitForCausalLM
 
     if any(prompt.system and prompt.messages is None for prompt in prompts):
         raise ConfigurationError("A system message needs a chat: add --chat, or give 'messages' in a .jsonl file.")
-    asked = parameters or speculative or any(prompt.context or prompt.system for prompt in prompts)
-    if asked and not isinstance(composition, LogitForCausalLM):
+    if (asked or any(prompt.context or prompt.system for prompt in prompts)) and not isinstance(
+        composition, LogitForCausalLM
+    ):
         raise ConfigurationError(
             f"This is a {composition.config.model_type} composition: it has no formula, and its members read one text. "
-            "Leave out --alpha, --parameter, --context, --system and --speculative; they are for what "
+            "Leave out --alpha, --parameter, --context, --system, --template and --speculative; they are for what "
             "`lmcompose combine` makes."
         )
 
 
 def _encode(
-    composition: "ComposedModel", tokenizer: "PreTrainedTokenizerBase", prompts: list[Prompt]
+    composition: "ComposedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    prompts: list[Prompt],
+    templates: dict[str, str],
 ) -> dict[str, Any]:
     """Left-padded `input_ids` and `attention_mask` [prompts, longest] of texts, or of chats, on the model's device."""
     from lmcompose.logits.model import LogitForCausalLM
@@ -245,6 +258,7 @@ def _encode(
             [prompt.written if prompt.messages is None else prompt.messages for prompt in prompts],
             context=_by_role([prompt.context for prompt in prompts]),
             system=_by_role([prompt.system for prompt in prompts]),
+            templates=templates,
         )
         return {name: tensor.to(composition.device) for name, tensor in prepared.items()}
     import torch
@@ -280,19 +294,25 @@ def _token_ids(tokenizer: "PreTrainedTokenizerBase", prompt: Prompt) -> list[int
 
 
 def _stream(
-    composition: "ComposedModel", tokenizer: "PreTrainedTokenizerBase", prompt: Prompt, options: dict[str, Any]
+    composition: "ComposedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    encoded: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     from transformers import TextStreamer
 
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    composition.generate(**_encode(composition, tokenizer, [prompt]), streamer=streamer, **options)
+    composition.generate(**encoded, streamer=streamer, **options)
 
 
 def _answers(
-    composition: "ComposedModel", tokenizer: "PreTrainedTokenizerBase", prompts: list[Prompt], options: dict[str, Any]
+    composition: "ComposedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    prompts: list[Prompt],
+    encoded: dict[str, Any],
+    options: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """One dict per prompt; `seconds` is the time of the prompts that ran together."""
-    encoded = _encode(composition, tokenizer, prompts)
     started = time.perf_counter()
     output = composition.generate(**encoded, pad_token_id=tokenizer.pad_token_id, **options)
     seconds = time.perf_counter() - started

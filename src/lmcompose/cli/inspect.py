@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.cli.saved_model import ModelArgument, read_composition
+from lmcompose.cli.saved_model import ModelArgument
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,6 +71,7 @@ def describe(model: str) -> dict[str, Any]:
     """
     quiet_libraries()
     from lmcompose.calm.config import CalmConfig
+    from lmcompose.kinds import read_composition
     from lmcompose.logits.config import LogitConfig
     from lmcompose.logits.plan import described
     from lmcompose.saved import saved_place

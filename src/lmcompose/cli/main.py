@@ -4,11 +4,13 @@ from typing import Annotated
 
 import typer
 
+from lmcompose.cli.combine import combine
 from lmcompose.cli.commands import Commands
 from lmcompose.cli.demo import demo
 from lmcompose.cli.generate import generate
 from lmcompose.cli.inspect import inspect
 from lmcompose.cli.overhead import overhead
+from lmcompose.cli.trace import trace
 from lmcompose.cli.train import train
 
 HELP = """
@@ -52,7 +54,7 @@ def _options(
     """Options that stand before the verb."""
 
 
-for verb in (demo, train, generate, overhead, inspect):
+for verb in (demo, train, combine, generate, trace, overhead, inspect):
     app.command()(verb)
 
 

@@ -2,10 +2,13 @@
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 PIPED_WIDTH = 140
 
@@ -15,6 +18,19 @@ def show(*renderables: RenderableType) -> None:
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
     for renderable in renderables:
         console.print(renderable)
+
+
+def show_keys(schema: "type[BaseModel]") -> None:
+    """Print every key that a recipe may have, with its default and what it says."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from lmcompose.recipe import recipe_keys
+
+    table = Table("key", "default", "what it says", box=None)
+    for key in recipe_keys(schema):
+        table.add_row(*map(Text, key))  # Text: [layer, layer] is no markup
+    show(table)
 
 
 def show_json(value: Any, *, lines: bool = False) -> None:

@@ -1,11 +1,11 @@
 """The arguments by which verbs name a saved composition, and loading it."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmcompose.cli.options import parse_pairs
 from lmcompose.cli.output import quiet_libraries
-from lmcompose.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lmcompose.composed import ComposedModel
@@ -29,25 +29,23 @@ def parse_members(given: list[str] | None) -> dict[str, str]:
     Raises:
         ConfigurationError: a text without '='.
     """
-    members = {}
-    for text in given or []:
-        role, equals, source = text.partition("=")
-        if not (role and equals and source):
-            raise ConfigurationError(f"--member '{text}' is not of the form ROLE=MODEL, as in anchor=models/large.")
-        members[role] = source
-    return members
+    return parse_pairs(given, "--member", "ROLE=MODEL", "anchor=models/large")
 
 
 def load_composition(
     model: str, members: list[str] | None, dtype: str | None = None, device: str | None = None
 ) -> "ComposedModel":
-    """The composition in evaluation mode, on `device` (a GPU where there is one, when None)."""
+    """The composition in evaluation mode, of whatever kind, on `device` (a GPU where there is one, when None).
+
+    Raises:
+        ConfigurationError, MemberError, SavedFolderError: see `ComposedModel.from_pretrained`.
+    """
     replaced = parse_members(members)
     import torch
 
     quiet_libraries()
-    from lmcompose.calm.model import CalmForCausalLM
+    from lmcompose.kinds import load
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    placed = {} if device == "cpu" else {"device_map": device}
-    return CalmForCausalLM.from_pretrained(model, members=replaced, dtype=dtype, **placed)
+    placed: dict[str, Any] = {} if device == "cpu" else {"device_map": device}
+    return load(model, members=replaced, dtype=dtype, **placed)

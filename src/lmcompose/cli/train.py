@@ -5,22 +5,15 @@ from typing import Annotated
 
 import typer
 
-from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.output import quiet_libraries, show_json, show_keys
 
 
 def _show_keys(wanted: bool) -> None:
     if not wanted:
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    from lmcompose.recipe import recipe_keys
     from lmcompose.training.recipe import TrainingRecipe
 
-    table = Table("key", "default", "what it says", box=None)
-    for key in recipe_keys(TrainingRecipe):
-        table.add_row(*map(Text, key))  # Text: [layer, layer] is no markup
-    show(table)
+    show_keys(TrainingRecipe)
     raise typer.Exit
 
 

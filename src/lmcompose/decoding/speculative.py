@@ -198,7 +198,7 @@ def _write(
 
 def _final(process: Process, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """Final scores [B, V] in float32; of a copy, since processors may write into what they are given."""
-    return process(ids, logits.to(ids.device, torch.float32, copy=True))
+    return process(ids.contiguous(), logits.to(ids.device, torch.float32, copy=True))
 
 
 def _drafter_probs(scores: torch.Tensor) -> torch.Tensor:

@@ -85,6 +85,45 @@ def paired_bootstrap(
     return Interval(float(differences.mean()), float(low), float(high))
 
 
+def ratio_bootstrap(
+    numerators: Sequence[float] | np.ndarray,
+    denominators: Sequence[float] | np.ndarray,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Interval:
+    """The percentile bootstrap interval of sum(numerators) / sum(denominators), resampling the items (Efron 1979).
+
+    numerators, denominators: one value per item, in the same order. With an item's sum over its tokens and its number
+    of tokens, this is a mean over tokens whose interval minds that the tokens of one text go together; with two
+    differences, it is the ratio of them (the gap closed). Resamples whose denominators add up to 0 say nothing.
+
+    Raises ConfigurationError for lengths that differ, fewer than two items, or denominators that add up to 0.
+    """
+    _check_confidence(confidence)
+    if len(numerators) != len(denominators) or len(numerators) < 2:
+        raise ConfigurationError(
+            f"{len(numerators)} numerators over {len(denominators)} denominators give no interval: give both for the "
+            "same items, at least two."
+        )
+    if resamples < 1:
+        raise ConfigurationError(f"resamples must be at least 1, not {resamples}.")
+    above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if below.sum() == 0:
+        raise ConfigurationError("The denominators add up to 0, so there is no ratio.")
+    generator = np.random.default_rng(seed)
+    ratios: list[np.ndarray] = []
+    at_once = max(1, 1_000_000 // len(above))  # which keeps the memory at some megabytes
+    for start in range(0, resamples, at_once):
+        rows = min(at_once, resamples - start)
+        chosen = generator.integers(0, len(above), (rows, len(above)))
+        sums, totals = above[chosen].sum(axis=1), below[chosen].sum(axis=1)
+        ratios.append(sums[totals != 0] / totals[totals != 0])
+    low, high = np.quantile(np.concatenate(ratios), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+
+
 def paired_t_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
     """Student's interval of mean(first - second) over pairs, such as two systems trained with the same seeds.
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from lmcompose.alignment.vocab_maps import MIN_COVERAGE
+from lmcompose.alignment.vocab_maps import MIN_COVERAGE, VocabularyMap
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.loading import Source, plan_member, unharmed
 from lmcompose.logits.arithmetic import Plausibility
 from lmcompose.logits.config import LogitConfig, plausibility_fields
 from lmcompose.logits.formula import Formula
-from lmcompose.logits.members import load_roles, map_vocabularies, tokenizers_of
+from lmcompose.logits.members import Tokenizers, load_roles, map_vocabularies, tokenizers_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.presets import PRESETS, Preset, preset_named
 from lmcompose.reference import MemberReference, describe_members
@@ -77,7 +77,7 @@ def combine(
     min_coverage: float = MIN_COVERAGE,
     drafter: str | None = None,
     share_passes: bool = True,
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | str | Mapping[str, Any] | None = None,
     device_map: Any = None,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
@@ -100,8 +100,7 @@ def combine(
         min_coverage: the least share of the leader's tokens that each member must have.
         drafter: the role that drafts in speculative decoding. One that is not in the formula does nothing else.
         share_passes: run roles that share one model's weights as one batch.
-        dtype, device_map, revisions, trust_remote_code: as in `lmcompose.compose`; `device_map` may be a dict
-            role -> device map.
+        dtype, device_map, revisions, trust_remote_code: as in `lmcompose.compose`; the first two may be dicts by role.
 
     Raises:
         ConfigurationError: a formula or an option that cannot be.
@@ -132,12 +131,37 @@ def combine(
     references = config.references()
     members = {role: members[role] for role in references}
     tokenizers = tokenizers_of(members, references, trust_remote_code)
-    vocabularies = map_vocabularies(tokenizers, references, min_coverage)
-    loaded, adapters = load_roles(
+    return build(
+        config,
         members,
-        references,
         tokenizers,
-        dtypes=dict.fromkeys(members, dtype),
+        map_vocabularies(tokenizers, references, min_coverage),
+        dtypes=dtype if isinstance(dtype, Mapping) else dict.fromkeys(members, dtype),
+        device_map=device_map,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def build(
+    config: LogitConfig,
+    sources: Mapping[str, Source],
+    tokenizers: Tokenizers,
+    vocabularies: Mapping[str, VocabularyMap],
+    *,
+    dtypes: Mapping[str, Any],
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+) -> LogitForCausalLM:
+    """Load the members that a checked configuration plans for, and compose them.
+
+    Raises:
+        MemberError: a member's weights cannot be read, or members cannot share a model as they should.
+    """
+    loaded, adapters = load_roles(
+        sources,
+        config.references(),
+        tokenizers,
+        dtypes=dtypes,
         device_map=device_map,
         trust_remote_code=trust_remote_code,
     )
@@ -195,11 +219,14 @@ def _preset(formula: str | Formula, members: Mapping[str, Source], drafter: str 
 
 def _parameters(preset: Preset | None, alpha: float | None, parameters: Mapping[str, float] | None) -> dict[str, float]:
     given = {**(parameters or {}), **({} if alpha is None else {"alpha": alpha})}
-    numbers = {
-        name: float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
-        for name, value in given.items()
-    }  # what is no number is refused by the configuration, and NumPy's numbers cannot be saved
-    return {**(preset.parameters if preset else {}), **numbers}
+    return {**(preset.parameters if preset else {}), **{name: _plain(value) for name, value in given.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers and tuples as JSON can save them; what can be no value is left for the configuration to refuse."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _plausibility(preset: Preset | None, given: Any) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
 """The configuration of a logit composition: which members, which formula, which mask."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import AutoConfig
 
@@ -13,6 +13,7 @@ from lmcompose.alignment.vocab_maps import MIN_COVERAGE
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.logits.arithmetic import MISSING_POLICIES, SCORES, Plausibility, check_choice, check_temperature
 from lmcompose.logits.formula import Formula, check_not_cancelled, parse
+from lmcompose.logits.steps import at_steps, check_value
 from lmcompose.saved import ComposedConfig
 
 
@@ -23,7 +24,8 @@ class LogitConfig(ComposedConfig):
         members: references by role, the leader first: its vocabulary, special tokens and chat template are the
             composition's.
         formula: a weighted sum of members (see `formula.py`), such as `base + alpha * (expert - antiexpert)`.
-        parameters: the default values of the names in the formula that are no members.
+        parameters: the default values of the names in the formula that are no members: numbers, or lists with one
+            number per step.
         temperatures: role -> temperature of that member's scores; 1 where nothing is said.
         scores: "logits" or "logprobs", what of each member enters the formula.
         plausibility: {"member", "kind", "value"} of the mask (see `arithmetic.Plausibility`), or None.
@@ -72,13 +74,16 @@ class LogitConfig(ComposedConfig):
             if hasattr(nn.ModuleDict, role):  # members are submodules under their role
                 raise ConfigurationError(f"A member cannot be called '{role}'. Choose another name for it.")
         formula = self.parsed()
-        for name, value in (self.parameters or {}).items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        values = self.parameters or {}
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) or callable(value):
                 raise ConfigurationError(
-                    f"{name} = {value!r} cannot be the default of a parameter: it is saved with the composition, and "
-                    f"so is a finite number. Give schedules and tensors to generate(..., {name}=...)."
+                    f"{name} = {value!r} cannot be the default of a parameter, which is saved with the composition: "
+                    f"give a number, or a list with one number per step, and tensors and functions to "
+                    f"generate(..., {name}=...)."
                 )
-        check_not_cancelled(formula, self.parameters)
+            check_value(name, value)
+        check_weights(formula, values)
         check_choice("scores", self.scores, SCORES)
         check_choice("missing_tokens", self.missing_tokens, MISSING_POLICIES)
         for role, temperature in (self.temperatures or {}).items():
@@ -93,6 +98,18 @@ class LogitConfig(ComposedConfig):
                 f"The first member, '{self.leader}', gives the composition its tokens, and it is not in the formula "
                 f"'{formula}'. Put another one first, such as '{formula.members[0]}'."
             )
+
+
+def check_weights(formula: Formula, values: Mapping[str, Any], rows: int = 1) -> None:
+    """Refuse values that leave nothing to choose a token by, at any step; a function is asked for the first one alone.
+
+    Raises:
+        ConfigurationError: see `formula.check_not_cancelled`; or values that are not one per text.
+    """
+    lengths = [len(value) for value in values.values() if isinstance(value, (list, tuple))]
+    for step in range(max(lengths, default=1)):
+        if step == 0 or not any(callable(value) for value in values.values()):
+            check_not_cancelled(formula, at_steps(values, rows, range(step, step + 1)))
 
 
 def plausibility_fields(given: Any) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from transformers import PreTrainedTokenizerBase
 
 from lmcompose.architecture import stated_length
 from lmcompose.errors import ConfigurationError
+from lmcompose.logits.config import check_weights
 from lmcompose.logits.contexts import Contexts
-from lmcompose.logits.formula import Formula, check_not_cancelled
+from lmcompose.logits.formula import Formula
 from lmcompose.logits.prompts import PerRow, Prompt, prepare_prompts
 from lmcompose.logits.sample import SpeculativeGenerationMixin
-from lmcompose.logits.steps import at_steps, is_scheduled
+from lmcompose.logits.steps import is_scheduled
 
 CALL_ARGUMENTS = ("alpha", "parameters", "member_input_ids", "member_attention_mask", "context_length")
 """What `forward` takes beyond other models, and what an assistant would not understand."""
@@ -63,13 +64,11 @@ class LogitGenerationMixin(SpeculativeGenerationMixin):
         speculative = kwargs.pop("speculative", None)
         ids = inputs if inputs is not None else kwargs.get("input_ids")
         values = self.values(kwargs.get("alpha"), kwargs.get("parameters"))
-        if not is_scheduled(values):
-            check_not_cancelled(self.formula, values)
         if isinstance(ids, torch.Tensor) and ids.dim() == 2:
             if kwargs.get("member_input_ids") is not None or is_scheduled(values):
                 kwargs.setdefault("context_length", ids.shape[1])
             self._check_prompts(ids, kwargs)
-            at_steps(values, ids.shape[0], range(1))
+            check_weights(self.formula, values, ids.shape[0])
         rows = ids.shape[0] if isinstance(ids, torch.Tensor) else 1
         with self._speculating(speculative, values, rows, custom=kwargs.get("custom_generate") is not None):
             return cast(Any, super()).generate(inputs, *args, **kwargs)

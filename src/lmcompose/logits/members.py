@@ -4,7 +4,7 @@ Each model is read once, however many roles it has. This file knows no formula.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +208,20 @@ def map_vocabularies(
         )
         for role in others
     }
+
+
+def end_tokens(
+    members: Mapping[str, Member], vocabularies: Mapping[str, VocabularyMap], roles: Iterable[str]
+) -> list[int]:
+    """Where a text may end, in the leader's ids: its own end tokens, then those of the members in `roles`.
+
+    An untuned base does not know the token with which its tuned expert ends an answer, and would go on after it.
+    """
+    ends: list[int] = []
+    leader = next(iter(members))
+    for role in dict.fromkeys((leader, *roles)):
+        found = members[role].model.generation_config.eos_token_id
+        for token in [] if found is None else found if isinstance(found, list) else [found]:
+            known = (vocabularies[role].to_member == token).nonzero() if role in vocabularies else None
+            ends += [token] if known is None else known.flatten().tolist()
+    return list(dict.fromkeys(ends))

@@ -21,7 +21,7 @@ from lmcompose.loading import Member, Source, unharmed
 from lmcompose.logits.arithmetic import combine, plausible, restrict
 from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.generation import LogitGenerationMixin
-from lmcompose.logits.members import load_roles, map_vocabularies, tokenizers_of
+from lmcompose.logits.members import end_tokens, load_roles, map_vocabularies, tokenizers_of
 from lmcompose.logits.passes import Call, MemberPassesMixin
 from lmcompose.logits.steps import at_steps, check_values, is_scheduled
 from lmcompose.reference import check_same_base
@@ -67,6 +67,10 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
         self.formula = config.parsed()
         self.mask = config.mask()
         self.scored_roles = {*self.formula.members, *([self.mask.member] if self.mask else [])}
+        weights = self.formula.coefficients(at_steps(config.parameters or {}, rows=1, steps=range(1)))
+        added = [role for role, weight in weights.items() if float(weight) > 0]
+        ends = end_tokens(members, self.vocabularies, added)
+        self.generation_config.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
         self._plans = CallSlot()
         self._plan_passes(config.share_passes, self.scored_roles)
         self._finish_init()

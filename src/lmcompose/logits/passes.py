@@ -67,6 +67,20 @@ class MemberPassesMixin(ComposedGenerationMixin):
         self.passes = passes_of(models, self.adapters, mixing, self.leader_role, share)
         self.scored_passes = [roles for roles in self.passes if any(role in scored for role in roles)]
         self._slots = {roles[0]: CallSlot() for roles in self.passes if roles[0] in mixing}
+        self._twins = {
+            role: next(other for other in roles if self._read_alike(other, role))
+            for roles in self.passes
+            for role in roles
+        }
+
+    def _read_alike(self, left: str, right: str) -> bool:
+        """Whether two roles of one pass are played by the very same model, unless they have contexts of their own."""
+        ours, theirs = self.vocabularies.get(left), self.vocabularies.get(right)
+        if ours is not None and theirs is not None and ours is not theirs:
+            same = ours.stand_in == theirs.stand_in and torch.equal(ours.to_member, theirs.to_member)
+        else:
+            same = ours is theirs
+        return same and self.adapters.get(left) == self.adapters.get(right)
 
     @property
     def leader_role(self) -> str:
@@ -86,7 +100,7 @@ class MemberPassesMixin(ComposedGenerationMixin):
     def new_cache(self, max_cache_len: int | None = None, contexts: Contexts | None = None) -> ComposedCache:
         """An empty cache with a view per pass, under its first role; members that share a pass share a view."""
         views = {roles[0]: self._pass_cache(roles, max_cache_len, contexts) for roles in self.passes}
-        return ComposedCache(views, copies={roles[0]: len(roles) for roles in self.passes})
+        return ComposedCache(views)
 
     def _pass_cache(self, roles: Sequence[str], length: int | None, contexts: Contexts | None) -> Cache:
         if length is not None and contexts is not None and roles[0] != self.leader_role:
@@ -163,17 +177,21 @@ class MemberPassesMixin(ComposedGenerationMixin):
         """Run the members of one pass; returns their scores by role."""
         model = self.member(roles[0])
         view = {CACHE_ARGUMENT: cache.members[roles[0]]} if cache is not None else {}
-        inputs = self._inputs(roles, call)
+        readers = list(roles) if call.contexts else list(dict.fromkeys(self._twins[role] for role in roles))
+        if cache is not None:
+            cache.copies[roles[0]] = len(readers)
+        inputs = self._inputs(readers, call, view.get(CACHE_ARGUMENT))
         self._check_length(inputs, view.get(CACHE_ARGUMENT), roles[:1])
         moved = {
             key: value.to(model.device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()
         }
-        with self._adapted(model, roles, moved["input_ids"].shape[0]):
+        with self._adapted(model, readers, moved["input_ids"].shape[0]):
             output = run_with_head(model, **moved, **view, logits_to_keep=keep)
-        logits = cast(torch.Tensor, output.logits)
-        return {role: self._scores_of(role, part) for role, part in zip(roles, logits.chunk(len(roles)), strict=True)}
+        parts = dict(zip(readers, cast(torch.Tensor, output.logits).chunk(len(readers)), strict=True))
+        read_by = {role: role if role in parts else self._twins[role] for role in roles}
+        return {role: self._scores_of(role, parts[reader]) for role, reader in read_by.items()}
 
-    def _inputs(self, roles: Sequence[str], call: Call) -> dict[str, Any]:
+    def _inputs(self, roles: Sequence[str], call: Call, view: Cache | None) -> dict[str, Any]:
         """What the members of one pass are called with: rows member by member, in their own ids."""
         leader, contexts = roles[0] == self.leader_role, call.contexts
         ids = call.input_ids if leader else torch.cat([self._member_ids(role, call.input_ids) for role in roles])
@@ -184,6 +202,7 @@ class MemberPassesMixin(ComposedGenerationMixin):
             mask = full_mask(context_mask, mask, call.columns, contexts.length)
             columns = call.columns + context.shape[1] - contexts.length
             positions = positions_of(mask[:, :columns], ids.shape[1])  # a static cache's mask is wider
+            mask = self.create_masks_for_generate(self.config, mask, **{CACHE_ARGUMENT: view})
         elif positions is None:
             positions = positions_of(mask, ids.shape[1])
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "use_cache": call.use_cache}

@@ -15,17 +15,17 @@ import torch
 from lmcompose.alignment.vocab_maps import VocabularyMap
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, MemberError
-from lmcompose.loading import Source, unharmed
-from lmcompose.logits.compose import plan_logits
+from lmcompose.loading import Source
+from lmcompose.logits.compose import build, plan_logits
 from lmcompose.logits.config import LogitConfig
-from lmcompose.logits.members import Tokenizers, load_roles, map_vocabularies, played_by, tokenizers_of
+from lmcompose.logits.members import Tokenizers, map_vocabularies, played_by, tokenizers_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.recipe import LogitRecipe
 from lmcompose.logits.sizes import Size, adapter_parameters_of, size_of, stored_dtype
 from lmcompose.memory import BYTES, as_size, memory
 from lmcompose.places import read_model_config, read_tokenizer, tokenizer_of
 from lmcompose.recipe import read_recipe
-from lmcompose.reference import MemberReference, describe_members
+from lmcompose.reference import MemberReference
 from lmcompose.saved import saved_place
 
 DIFFERENCES = 3
@@ -132,20 +132,16 @@ class LogitPlan:
             MemberError: a member's weights cannot be read, or members cannot share a model as they should.
         """
         config = copy.deepcopy(self.config)
-        loaded, adapters = load_roles(
+        config.provenance = run_record(self.recipe)
+        return build(
+            config,
             self.sources,
-            config.references(),
             self.tokenizers,
+            self.vocabularies,
             dtypes=self.dtypes,
             device_map=self.device_map,
             trust_remote_code=self.trust_remote_code,
         )
-        with unharmed(loaded):
-            config.members = describe_members({role: member.reference for role, member in loaded.items()})
-            leader = loaded[config.leader]
-            config.describe_leader(leader.reference, leader.model.config)
-            config.provenance = run_record(self.recipe)
-            return LogitForCausalLM(config, loaded, self.vocabularies, adapters)
 
 
 def plan_recipe(path: str | Path) -> tuple[LogitPlan, Path]:

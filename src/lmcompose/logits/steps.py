@@ -5,6 +5,7 @@ This file knows no model and no formula.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def check_value(name: str, value: Any) -> None:
 
 
 def _check_number(name: str, value: Any, wanted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ConfigurationError(f"{name} = {value!r} is no finite number; give {wanted}.")
 
 

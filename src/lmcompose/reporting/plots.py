@@ -137,13 +137,19 @@ def sweep_figure(results: Result | Sequence[Result], path: str | Path) -> Path:
 
     Where the parameter has one value only, the temperature is on the x axis.
 
-    Raises DataError when there is nothing to draw.
+    Raises DataError when there is nothing to draw, or when the sweeps have no axis in common.
     """
     results = [results] if isinstance(results, dict) else list(results)
     curves = [curve for result in results for curve in _sweep_curves(result)]
     if not curves:
-        raise DataError("No sweep has a finite score: there is no curve to draw.")
+        raise DataError("No sweep has a finite score: there is nothing to draw.")
     axis = curves[0].axis
+    if len({(result["parameter"], result["score"]) for result in results}) > 1 or {curve.axis for curve in curves} != {
+        axis
+    }:
+        raise DataError(
+            "These sweeps are not of one parameter and one score, so one figure cannot hold them: draw several."
+        )
     with _figure(path, (6.4, 3.6)) as axes:
         for index, curve in enumerate(curves):
             colour = CYCLE[index % len(CYCLE)]

@@ -193,12 +193,12 @@ def family_grid(result: Result) -> Grid:
 
 
 def stages_grid(result: Result) -> Grid:
-    """The wall time of the stages, added up by seed."""
+    """The processor time of the stages, added up by seed."""
     seconds: dict[str, float] = {}
     for stage in result["stages"]:
         name = stage["name"].partition(":")[0] if stage["name"].startswith("seed ") else "stories"
         seconds[name] = seconds.get(name, 0.0) + stage["seconds"]
-    return Grid("Wall time", ["stage", "time"], [[name, duration(each)] for name, each in seconds.items()])
+    return Grid("Processor time", ["stage", "time"], [[name, duration(each)] for name, each in seconds.items()])
 
 
 def cases_grid(task: str, result: Result) -> Grid:

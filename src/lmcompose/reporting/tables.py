@@ -149,9 +149,7 @@ def decode_grid(result: Result) -> Grid:
     """Decoding: the composition's seconds per token over the sum of its members', and how they grow with the text."""
     rows = [
         [
-            {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(row["dtype"], row["dtype"]),
-            str(row["prompt"]),
-            str(row["batch"]),
+            *_shape(row),
             *(f"{1000 * row['seconds_per_token'][name]:.2f}" for name in ("anchor", "augmenting", "composition")),
             f"{row['ratio']:.3f}",
             f"{row['step_ratio']:.3f}",
@@ -195,6 +193,76 @@ def train_grid(result: Result) -> Grid:
         notes=["trained: parameters; peak: memory of a process that does nothing else;",
                "step: what a training step adds to the loaded models.", *_machine_note(result)],
         strong=[2],
+    )  # fmt: skip
+
+
+def logits_grid(result: Result) -> Grid:
+    """A logit composition: seconds per token over the sum of its members'."""
+    names = [name for name in ("base", "expert", "antiexpert", "plain", "shared")
+             if any(name in row["seconds_per_token"] for row in result["results"])]  # fmt: skip
+    rows = [
+        [
+            *_shape(row),
+            *(f"{1000 * row['seconds_per_token'][name]:.2f}" for name in names),
+            f"{row['ratio']:.3f}",
+            *([f"{row['shared_ratio']:.3f}"] if "shared" in names else []),
+        ]
+        for row in result["results"]
+    ]
+    shared = "shared" in names
+    return Grid(
+        f"Decoding {result['new_tokens']} tokens, milliseconds per token",
+        ["dtype", "prompt", "batch", "base", "expert", "anti", *names[3:], "plain/sum", *["shared/sum"][:shared]],
+        rows,
+        notes=[
+            "base, expert, anti(expert): each alone, and their sum; plain: the composition of the three.",
+            *(["shared: expert and antiexpert are one model, with an adapter and without."] if shared else []),
+            *_machine_note(result),
+        ],
+    )
+
+
+def speculation_grid(result: Result) -> Grid:
+    """The same with speculation, over plain decoding and over the base alone."""
+    rows = [
+        [
+            *_shape(row),
+            f"{1000 * row['seconds_per_token']['speculative']:.2f}",
+            f"{found['over_plain']:.3f}",
+            f"{found['over_base']:.3f}",
+            f"{100 * found['acceptance']:.0f} %",
+            f"{found['passes_per_token']:.2f}",
+            f"{found['draft_length']:.1f}",
+            f"{100 * found['same_text']:.0f} %",
+        ]
+        for row in result["results"]
+        if (found := row.get("speculative"))
+    ]
+    return Grid(
+        "With speculation",
+        ["dtype", "prompt", "batch", "ms", "over plain", "over base", "accepted", "passes", "length", "same text"],
+        rows,
+        notes=[
+            "accepted: of the drafted tokens; passes: of the other members, per token; length: of a draft, on average.",
+            "same text: texts that equal those of plain decoding (in 16 bits, near ties may be rounded apart).",
+        ],
+    )
+
+
+def pair_memory_grid(result: Result) -> Grid:
+    """Peak memory of expert and antiexpert as two models, and as one with an adapter."""
+    memory = result.get("memory") or {}
+    names = {"separate": "two models", "shared": "one model and an adapter"}
+    rows = [
+        [title, *(f"{memory[name][key] / 2**20:,.0f}" for key in ("peak_bytes", "pair_bytes"))]
+        for name, title in names.items()
+        if name in memory
+    ]
+    if "ratio" in memory:
+        rows.append(["ratio", *(f"{memory['ratio'][key]:.2f}" for key in ("peak_bytes", "pair_bytes"))])
+    return Grid(
+        "Memory of expert and antiexpert, MiB", ["", "peak", "beside the base"], rows,
+        notes=["peak: of a process that decodes with the composition and does nothing else."],
     )  # fmt: skip
 
 
@@ -262,6 +330,12 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def _shape(row: Result) -> list[str]:
+    """The dtype, the length of the prompt and the batch of a row."""
+    dtype = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(row["dtype"], row["dtype"])
+    return [dtype, str(row["prompt"]), str(row["batch"])]
+
+
 def _escaped(cells: Sequence[str]) -> list[str]:
     return [cell.replace("|", r"\|").replace("\n", "<br>") for cell in cells]
 
@@ -286,5 +360,6 @@ _GRIDS: dict[str, list[Callable[[Result], Grid]]] = {
     "overhead": [overhead_grid],
     "decode_benchmark": [decode_grid],
     "train_benchmark": [train_grid],
+    "logits_benchmark": [logits_grid, speculation_grid, pair_memory_grid],
     "stories": [stories_grid, stages_grid],
 }

@@ -38,8 +38,8 @@ class Phase:
         ramp: the fractions of the steps between which `all_keys` rises.
         no_key: the share of arithmetic rows of plain numbers only, so that the anchor's own skill is kept.
         weight_decay: of W_Q and W_K, whose scores must grow before one key can be told from all other positions.
-        written_decay: of f_proj, W_V and W_O. Muon's steps have one size, and without a strong decay these three grow
-            until a bridge writes many times what the anchor's own embeddings are, which drowns the anchor's skill.
+        written_decay: of f_proj, W_V and W_O. Muon's steps have one size, and without a strong decay these three can
+            grow until a bridge writes many times what the anchor's own embeddings are, which drowns the anchor's skill.
         decay: the last fraction of the steps, over which the learning rate falls to zero.
     """
 
@@ -52,9 +52,9 @@ class Phase:
     all_keys: tuple[float, float] = (0.1, 0.75)
     ramp: tuple[float, float] = (0.2, 0.4)
     no_key: float = 0.1
-    written: float = 0.5
+    written: float = 1.0
     weight_decay: float = 0.1
-    written_decay: float = 1.0
+    written_decay: float = 0.1
     warmup: int = 20
     decay: float = 0.5
 

@@ -26,8 +26,8 @@ class RemoteComposition:
     """A formula over one remote base and local members.
 
     Args:
-        formula: text, or a formula written in Python. The one member of it that is not local is the base; in text it is
-            called "base".
+        formula: text, or a formula written in Python. The one member of it that is not local is the remote one.
+        role: what text calls that one.
         members: the local models by role.
         values: the formula's parameters: numbers, or schedules or one number per prompt (see `logits/steps.py`).
         temperatures: role -> temperature of that member's scores, the base's too; 1 where nothing is said.
@@ -42,6 +42,7 @@ class RemoteComposition:
     def __init__(
         self,
         formula: Formula | str,
+        role: str,
         members: Mapping[str, PreTrainedModel],
         values: Mapping[str, Any],
         temperatures: Mapping[str, float],
@@ -49,7 +50,7 @@ class RemoteComposition:
         size: int,
     ) -> None:
         if not isinstance(formula, Formula):
-            formula = parse(formula, ["base", *members], list(values))
+            formula = parse(formula, [role, *members], list(values))
         elsewhere = [role for role in formula.members if role not in members]
         if len(elsewhere) != 1:
             raise ConfigurationError(

@@ -30,7 +30,7 @@ class Endpoint:
         capabilities: what may be asked of it.
         strings: the tokenizer's tokens by what a server calls them.
         size: how many token ids the tokenizer has.
-        end: the tokens that end a text; some servers state nothing where one of them is the most probable.
+        end: the tokens that end a text; some servers state nothing where the most probable token is one.
     """
 
     def __init__(
@@ -41,6 +41,8 @@ class Endpoint:
         self.strings = strings
         self.size = size
         self.end = tuple(end)
+        # a server may end a text at more tokens than the tokenizer's one; all of them are special ones
+        self.ending = tuple(sorted({*self.end, *strings.tokenizer.all_special_ids}))
 
     def with_capabilities(self, **changes: Any) -> "Endpoint":
         """The same endpoint, asked in another way."""
@@ -83,8 +85,9 @@ class Endpoint:
                 f"{self.client.url} gave a token without log-probabilities, which it gave before. It may be a proxy "
                 "for several servers: ask one of them."
             )
-        if self.capabilities.logit_bias == RAW and self.end:  # with the end out of the way, it states its numbers
-            reply = self.reply(prompt, new, logprobs=depth, logit_bias={str(token): -BIAS_LIMIT for token in self.end})
+        if self.capabilities.logit_bias == RAW and self.ending:  # with the end out of the way, it states its numbers
+            bias = {str(token): -BIAS_LIMIT for token in self.ending}
+            reply = self.reply(prompt, new, logprobs=depth, logit_bias=bias)
             if reply.generated is not None:
                 return self.knowledge(reply.generated, False)
         return Knowledge.nothing(self.size, ended=True)
@@ -140,7 +143,7 @@ class Endpoint:
         reply = self.reply(prompt, new, logit_bias=fields)
         if reply.generated is not None:
             return reply, self.candidates(reply.generated.chosen)
-        return reply, self.end if _ended(reply) else ()
+        return reply, self.ending if _ended(reply) else ()
 
     # ---- reading answers --------------------------------------------------------------------------------------
 

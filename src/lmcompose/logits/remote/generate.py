@@ -42,6 +42,7 @@ def remote_generate(
     prompts: str | Sequence[str] | Sequence[Sequence[int]],
     *,
     formula: Formula | str = PROXY_TUNING,
+    role: str = "base",
     alpha: Any = None,
     parameters: Mapping[str, Any] | None = None,
     temperatures: Mapping[str, float] | None = None,
@@ -63,7 +64,9 @@ def remote_generate(
         members: the other members by role: live models, (model, tokenizer) pairs, or names of models to load. All share
             the base's tokenizer. The default formula needs an "expert" and an "antiexpert".
         prompts: texts, or lists of token ids.
-        formula: a weighted sum of members (see `formula.py`), as text or in Python.
+        formula: a weighted sum of members (see `formula.py`), as text or in Python. Its one member that is not in
+            `members` is the remote one.
+        role: what a formula in text calls the remote member.
         alpha: the formula's parameter of that name; 1 in the default formula.
         parameters: values of this and the formula's other parameters, by name.
         temperatures: role -> temperature of that member's scores.
@@ -95,7 +98,7 @@ def remote_generate(
         raise ConfigurationError(f"temperature = {temperature!r} must be above 0. Without do_sample it is not used.")
     with _loaded(members, base) as models:
         composition = RemoteComposition(
-            formula, models, _values(formula, alpha, parameters), temperatures or {}, plausibility, base.size
+            formula, role, models, _values(formula, alpha, parameters), temperatures or {}, plausibility, base.size
         )
         ready = [base.prompt(prompt) for prompt in prompts]
         for prompt in ready:

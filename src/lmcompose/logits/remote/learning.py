@@ -27,6 +27,7 @@ from lmcompose.logits.remote.sampling import draw
 
 TOP, DEEPER = "top log-probabilities", "deeper log-probabilities"
 NAMED, BIAS, READ_BACK = "named token ids", "logit_bias", "log-probabilities of prompts"
+ENDED = "the server ended the text and stated nothing"
 DEEPEN = 4
 """How much deeper a list is asked for each time."""
 REFUSED = (400, 404, 405, 413, 422, 501)
@@ -91,8 +92,8 @@ class Learner:
 
     def greedy(self, rest: Tensor, weight: float) -> Choice:
         """The greedy choice of weight * base + rest, [vocab], and whether it is proved."""
-        if (end := self._ended_by()) is not None:  # the end is the base's own first choice, whatever its number
-            return Choice(end, bool(rest[end] >= rest.max()), self.how)
+        if (end := self._ended_by()) is not None:
+            return Choice(end, False, ENDED)
         capabilities = self.endpoint.capabilities
         names, biases = capabilities.named_token_ids, capabilities.logit_bias is not None and self.mask is None
         reads_back = capabilities.prompt_logprobs is not None
@@ -126,7 +127,7 @@ class Learner:
     def sample(self, rest: Tensor, weight: float, temperature: float, generator: torch.Generator) -> Choice:
         """A sample of softmax((weight * base + rest) / temperature)."""
         if (end := self._ended_by()) is not None:
-            return Choice(end, False, self.how, doubt=1.0)
+            return Choice(end, False, ENDED, doubt=1.0)
         allowed, certain = self._allowed(rest)
         while self.mask is not None and not _settled(allowed, certain) and self.left > 0 and self._deepen():
             allowed, certain = self._allowed(rest)
@@ -255,7 +256,8 @@ class Learner:
             ways.append(lambda: self._favour_biased(token))
         if capabilities.prompt_logprobs is not None:
             ways.append(lambda: self._read_back(token))
-        return any(self.left > 0 and way() for way in [*ways, self._deepen])
+        # a deeper list lowers every bound, and the bounds of a large vocabulary weigh much together
+        return any(self.left > 0 and way() for way in [self._deepen, *ways])
 
     def _favour(self, bias: Mapping[int, float]) -> tuple[Reply, tuple[int, ...]] | None:
         return self._ask(BIAS, lambda: self.endpoint.favoured(self.prompt, self.new, bias))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmcompose.logits.remote.bounds import Knowledge, combined_bounds
+from lmcompose.logits.remote.bounds import MASS_SLACK, ROUGH, Knowledge, combined_bounds
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,38 @@ def draw(
             if bool(knowledge.known[token]):
                 return Drawn(token, True)
             if not learn_more(token):
-                return _among_known(knowledge, combined_bounds(knowledge, rest, weight) / temperature, generator)
+                return _among_known(knowledge, rest, weight, temperature, generator)
 
 
-def _among_known(knowledge: Knowledge, scores: Tensor, generator: torch.Generator) -> Drawn:
+def _among_known(
+    knowledge: Knowledge, rest: Tensor, weight: float, temperature: float, generator: torch.Generator
+) -> Drawn:
+    scores = combined_bounds(knowledge, rest, weight) / temperature
     known = knowledge.known & scores.isfinite()
-    probabilities = scores.softmax(dim=-1)
-    doubt = float(probabilities[~known].sum())
     if not bool(known.any()):
         return Drawn(int(scores.argmax()), False, 1.0)
     among = torch.where(known, scores, -torch.inf).softmax(dim=-1)
-    return Drawn(int(torch.multinomial(among, 1, generator=generator)), False, doubt)
+    token = int(torch.multinomial(among, 1, generator=generator))
+    return Drawn(token, False, unknown_share(knowledge, rest, weight, temperature))
+
+
+def unknown_share(knowledge: Knowledge, rest: Tensor, weight: float, temperature: float) -> float:
+    """How probable the tokens whose values are not known can be together, at most: from 0 to 1.
+
+    They are not at their bounds all at once, since their probabilities in the base sum to what the known ones leave.
+    The most that they can weigh under that is found by giving it to those that the other members raise most.
+    """
+    scores = combined_bounds(knowledge, rest, weight) / temperature
+    weights = (scores - scores.max()).exp()
+    unknown = ~knowledge.known
+    most = float(weights[unknown].sum())
+    stated = float(knowledge.values[knowledge.known].exp().sum())
+    if weight == temperature and stated <= 1 + ROUGH:  # then a token's weight is its probability times a factor
+        order = unknown.nonzero().squeeze(-1)
+        order = order[rest[order].argsort(descending=True)]
+        bounds = knowledge.upper[order].exp()
+        left = max(0.0, 1.0 - stated) + MASS_SLACK
+        given = torch.minimum(bounds, (left - (bounds.cumsum(0) - bounds)).clamp(min=0))
+        most = min(most, float((weights[order] * given / bounds).sum()))
+    total = float(weights[~unknown].sum()) + most
+    return most / total if total > 0 else 1.0

@@ -1,0 +1,66 @@
+"""Run from the command line: `python -m lmcompose.experiments.proxy_tuning --stories FOLDER`.
+
+Prints the tables, and writes the result as JSON, as Markdown and as a figure, and one trace as an HTML page. Models are
+kept in a folder of their own, so that a run that was stopped goes on where it was.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.proxy_tuning.run import run
+from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.reporting.page import write_page
+from lmcompose.reporting.proxy_plots import proxy_figure
+from lmcompose.reporting.proxy_tables import proxy_grids, proxy_markdown
+
+
+def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, str]:
+    """The options of the command line, and the command to record, with the model that STORIES names written out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stories", type=Path, help="the folder of stories260K; by default what STORIES names")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--models", type=Path, default=Path("runs/proxy_tuning"), help="where models are kept")
+    parser.add_argument("--output", type=Path, default=Path("results/proxy_tuning/stories.json"))
+    options, named = parser.parse_args(words), os.environ.get("STORIES")
+    if options.stories is None:
+        if not named:
+            parser.error("name the folder of stories260K with --stories FOLDER, or in the environment variable STORIES")
+        options.stories, words = Path(named), ["--stories", named, *words]
+    return options, shlex.join(["python", "-m", "lmcompose.experiments.proxy_tuning", *words])
+
+
+def write_report(result: dict[str, Any], path: Path) -> list[Path]:
+    """Write `path` (JSON), and beside it the same as Markdown, the figure, and the page of the trace."""
+    places = [path, *(path.with_suffix(suffix) for suffix in (".md", ".png", ".html"))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, result)
+    write_text_atomic(places[1], proxy_markdown(result))
+    proxy_figure(result, places[2])
+    write_page(result["trace"], places[3])
+    return places
+
+
+def main() -> None:
+    """Run from the command line."""
+    from rich.console import Console
+
+    options, command = read_arguments(sys.argv[1:])
+    try:
+        result = run(options.stories, seeds=options.seeds, folder=options.models, command=command)
+    except LmcomposeError as error:
+        print(f"proxy_tuning: {error}", file=sys.stderr)
+        sys.exit(2)
+    console = Console(highlight=False)
+    for grid in proxy_grids(result):
+        console.print(grid.to_rich())
+    console.print(f"Written: {', '.join(map(str, write_report(result, options.output)))}")
+
+
+if __name__ == "__main__":
+    main()
