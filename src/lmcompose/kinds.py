@@ -38,7 +38,8 @@ def load(saved: str | Path, *, revision: str | None = None, **options: Any) -> C
         SavedFolderError, MemberError, WrongBaseError: see `ComposedModel.from_pretrained`.
     """
     config = read_composition(saved, revision)
-    roles = {role: options.pop(role) for role in config.references() if role in options}
-    if roles:
+    kind = KINDS[type(config)]
+    if kind is not CalmForCausalLM:  # which takes `anchor` and `augmenting` itself, the latter also as a dict
+        roles = {role: options.pop(role) for role in config.references() if role in options}
         options["members"] = {**(options.get("members") or {}), **roles}
-    return KINDS[type(config)].from_pretrained(saved, config=config, revision=revision, **options)
+    return kind.from_pretrained(saved, config=config, revision=revision, **options)

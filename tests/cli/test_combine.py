@@ -135,7 +135,7 @@ def test_a_mistake_in_a_formula_is_pointed_at(run: Run, recipe: Path, proxy: Pro
         (["--base", "{base}", "--member", "base={expert}"], "--member base=... and --base name one member."),
         (["--base", "{base}", "--member", "x"], "--member 'x' is not of the form ROLE=MODEL"),
         (["--base", "{base}", "--expert", "{expert}", "--alpha", "big"], "--alpha 'big' is no number."),
-        (["--base", "{base}", "--expert", "{expert}", "--alpha", "nan"], "alpha = nan cannot be"),
+        (["--base", "{base}", "--expert", "{expert}", "--alpha", "nan"], "alpha = nan is no finite number"),
         (["--base", "{base}", "--parameter", "x"], "--parameter 'x' is not of the form NAME=NUMBER"),
         (["--base", "{base}", "--alpha", "1", "--parameter", "alpha=2"], "Give alpha either as --alpha or as"),
         (["--base", "{base}", "--parameter", "a=1", "--parameter", "a=2"], "--parameter a=... is given twice."),

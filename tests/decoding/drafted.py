@@ -44,9 +44,7 @@ def texts(model: LogitForCausalLM, speculative: Any, inputs: dict[str, Any], **o
 def assert_same_text(model: LogitForCausalLM, inputs: dict[str, Any], speculative: Any = True, **options: Any) -> Any:
     """Speculation writes what plain decoding writes; returns its result, and asserts that it did speculate."""
     plain = texts(model, None, inputs, **options)
-    result = model.generate(
-        **inputs, **(GREEDY | options), speculative=speculative, return_dict_in_generate=True
-    )
+    result = model.generate(**inputs, **(GREEDY | options), speculative=speculative, return_dict_in_generate=True)
     assert result.sequences.tolist() == plain.tolist()
     assert result.speculation["fallback"] is None
     assert result.speculation["rounds"] > 0

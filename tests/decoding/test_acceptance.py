@@ -10,6 +10,7 @@ from lmcompose.decoding.acceptance import (
     accept_sampled,
     emit_greedy,
     emit_sampled,
+    ended,
     lockstep,
     residual,
 )
@@ -137,6 +138,47 @@ def test_finished_rows_hold_nobody_back_and_are_padded() -> None:
         emit_sampled(draft, one_hot[draft], target)
     assert lockstep(torch.tensor([3, 1, 2]), torch.tensor([False, True, False])) == 2
     assert lockstep(torch.tensor([3, 1]), torch.tensor([True, True])) == 0
+
+
+END = 3
+
+
+def test_a_row_that_accepts_its_last_token_holds_nobody_back() -> None:
+    one_hot = torch.eye(4)
+    draft = torch.tensor([[1, END, 0], [0, 1, 2]])
+    target = one_hot[torch.tensor([[1, END, 1, 1], [0, 1, 2, 0]])]  # row 0 is refused behind its end
+    target[0, 3] = torch.nan
+    ends = draft == END
+    for emitted, without in (
+        (emit_greedy(draft, target, ends=ends), emit_greedy(draft, target)),
+        (emit_sampled(draft, one_hot[draft], target, ends=ends), emit_sampled(draft, one_hot[draft], target)),
+    ):
+        assert (emitted.kept, emitted.accepted.tolist()) == (3, [2, 3])
+        assert emitted.tokens[1].tolist() == [0, 1, 2, 0]
+        assert emitted.tokens[0, :2].tolist() == [1, END]
+        assert without.kept == 2
+
+
+def test_a_row_that_is_refused_before_its_last_token_does_hold_others_back() -> None:
+    one_hot = torch.eye(4)
+    draft = torch.tensor([[1, END, 0], [0, 1, 2]])
+    target = one_hot[torch.tensor([[2, END, 0], [0, 1, 2]])]
+    for emitted in (
+        emit_greedy(draft, target, ends=draft == END),
+        emit_sampled(draft, one_hot[draft], target, ends=draft == END),
+    ):
+        assert (emitted.kept, emitted.tokens.tolist()) == (0, [[2], [0]])
+
+
+def test_when_all_rows_accept_their_last_token_the_whole_draft_is_kept() -> None:
+    """To cut it shorter would make the cut hang on what was decided behind it."""
+    draft = torch.tensor([[1, END, 0], [1, 2, END]])
+    target = torch.eye(4)[torch.tensor([[1, END, 1], [1, 2, END]])]
+    assert ended(torch.tensor([2, 3]), draft == END).tolist() == [True, True]
+    assert ended(torch.tensor([1, 2]), draft == END).tolist() == [False, False]
+    emitted = emit_greedy(draft, target, ends=draft == END)
+    assert (emitted.kept, emitted.tokens[:, :2].tolist()) == (3, [[1, END], [1, 2]])
+    assert emitted.tokens[1].tolist() == [1, 2, END]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -111,7 +111,8 @@ def test_everything_that_can_be_chosen_comes_back(folders: Folders, tmp_path: Pa
 @pytest.mark.parametrize("trio", trio_params())
 def test_live_members_are_given_at_load(trio: Trio, tmp_path: Path) -> None:
     model = composition(trio)
-    model.save_pretrained(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="came live"):
+        model.save_pretrained(tmp_path / "saved")
     with pytest.raises(MemberError, match=r"members=\{'base': \.\.\.\}"):
         LogitForCausalLM.from_pretrained(tmp_path / "saved")
     live: dict[str, Any] = {"base": base_of(trio), "expert": expert_of(trio), "antiexpert": antiexpert_of(trio)}

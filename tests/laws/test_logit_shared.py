@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lmcompose import LogitForCausalLM, combine, proxy_tune
+from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.errors import MemberError
 from lmcompose.reference import BARE
 from tests.compositions import DIFFERENT, assert_same_logits, plain_logits
@@ -139,7 +140,7 @@ def test_beams_and_chosen_rows_take_both_halves_with_them() -> None:
     for each in (model, apart):
         cache = each.new_cache()
         with torch.no_grad():
-            each(IDS, cache=cache) if hasattr(each, "cache") else each(IDS, past_key_values=cache)
+            each(IDS, **{CACHE_ARGUMENT: cache})
         cache.batch_repeat_interleave(2)
         cache.reorder_cache(torch.tensor([1, 0, 3, 3, 5, 2]))
         cache.batch_select_indices(torch.tensor([0, 2, 4, 5]))
@@ -147,7 +148,7 @@ def test_beams_and_chosen_rows_take_both_halves_with_them() -> None:
     ids = random_ids(4, 1, seed=8)
     with torch.no_grad():
         got, expected = (
-            each(ids, past_key_values=cache).logits for each, cache in zip((model, apart), caches, strict=True)
+            each(ids, **{CACHE_ARGUMENT: cache}).logits for each, cache in zip((model, apart), caches, strict=True)
         )
     assert_same_logits(got, expected)
     with torch.no_grad():

@@ -91,7 +91,7 @@ def test_a_plan_reads_no_weights(tmp_path: Path) -> None:
 def test_numpy_numbers_can_be_saved(tmp_path: Path) -> None:
     model = combine(PROXY, trio(), alpha=np.float32(0.5))
     assert model.config.parameters == {"alpha": 0.5}
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="came live"):
         model.save_pretrained(tmp_path)
     scheduled = combine(PROXY, trio(), parameters={"alpha": (np.float64(1.0), 0)})
     assert scheduled.config.parameters == {"alpha": [1.0, 0.0]}
@@ -103,7 +103,7 @@ def test_numpy_numbers_can_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("formula", "options", "message"),
     [
-        ("base + alpha * (expert - antiexpertt)", {"alpha": 1.0}, r"Unknown name 'antiexpertt'.*Did you mean 'antiexpert'"),
+        ("base + alpha * (expert - antiexpertt)", {"alpha": 1.0}, "Unknown name 'antiexpertt'.*mean 'antiexpert'"),
         ("base + alpha * (expert - antiexpert", {"alpha": 1.0}, "never closed"),
         ("base * expert * antiexpert", {}, "a product of members"),
         (PROXY, {"alpha": "1"}, "alpha = '1' is no finite number"),
@@ -133,7 +133,7 @@ def test_what_cannot_be_computed_is_refused(formula: str, options: dict[str, Any
 
 def test_an_error_in_a_formula_points_at_the_character() -> None:
     with pytest.raises(ConfigurationError) as refused:
-        combine("base + alpha ** 2 * (expert - antiexpert)", trio(), alpha=1.0)
+        combine("base + alpha * (expert - antiexpert) ** 2", trio(), alpha=1.0)
     *_, text, caret = str(refused.value).splitlines()
     assert text[caret.index("^") :].startswith("** 2")
 

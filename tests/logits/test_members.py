@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
+import lmcompose
 from lmcompose.errors import MemberError, TokenizerMismatchError
 from lmcompose.loading import plan_member
 from lmcompose.logits.members import load_roles, map_vocabularies, played_by, tokenizers_of
 from lmcompose.reference import BARE
 from tests.compositions import plain_logits
 from tests.logit_compositions import IDS, lora_of
-from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+from tests.tiny import random_ids, save_tiny, tiny_model, tiny_tokenizer
 
 peft = pytest.importorskip("peft")
 
@@ -158,3 +160,22 @@ def test_what_fails_gives_live_members_back(folders: dict[str, str], tmp_path: P
             load(sources)
         assert folders["tuned"] in str(refused.value)
         assert all(parameter.requires_grad for parameter in live.parameters())
+
+
+def ending(seed: int, *ends: int) -> PreTrainedModel:
+    model = tiny_model("gpt2", seed)
+    model.generation_config.eos_token_id = list(ends)
+    return model
+
+
+def test_a_text_ends_where_the_leader_or_a_member_that_is_added_ends() -> None:
+    """An untuned base does not know the token with which its tuned expert ends an answer."""
+    members = {"base": ending(0, 2), "expert": ending(1, 5, 2), "antiexpert": ending(2, 9)}
+    model = lmcompose.combine("base + alpha * (expert - antiexpert)", members, alpha=1.0)
+    assert model.generation_config.eos_token_id == [2, 5]
+    assert members["base"].generation_config.eos_token_id == [2]  # a live member's own is left alone
+    ids = random_ids(2, 6)
+    free = model.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None)
+    model.generation_config.eos_token_id = [2, int(free[0, 8])]
+    stopped = model.generate(ids, max_new_tokens=8, do_sample=False)
+    assert (stopped[0, 9:] == model.generation_config.pad_token_id).all()

@@ -176,9 +176,8 @@ def test_prompts_that_are_too_long_are_refused_before_decoding() -> None:
     ids, mask = random_ids(2, 17), torch.ones(2, 17, dtype=torch.long)
     mask[:, :5] = 0
     assert model.generate(ids, attention_mask=mask, max_new_tokens=2, do_sample=False).shape[0] == 2
-    contexts = {
-        "member_input_ids": random_ids(2, 40).view(1, 2, 40), "member_attention_mask": torch.ones(1, 2, 40, dtype=torch.long)
-    }  # fmt: skip
+    own = random_ids(2, 40).view(1, 2, 40)
+    contexts = {"member_input_ids": own, "member_attention_mask": torch.ones_like(own)}
     refused(model, r"The prompt has 40 tokens for .* \(the expert\)", random_ids(1, 5), **contexts)
     contexts["member_attention_mask"][:, 0, :-10] = 0
     assert model.generate(random_ids(1, 20), **contexts, max_new_tokens=2, do_sample=False).shape[1] >= 21

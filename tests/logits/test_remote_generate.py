@@ -407,8 +407,9 @@ def test_a_feature_that_is_refused_later_is_done_without() -> None:
     with CompletionsServer(BASE, TOKENIZER, VLLM) as server:
         base = RemoteBase(server.url, tokenizer=TOKENIZER)
         base.probe()
-        server.manners = dataclasses.replace(VLLM, token_ids=True, named=False, logit_bias=None, echo="yes")
+        server.manners = dataclasses.replace(VLLM, named=False, logit_bias=None, echo="no", prompt_logprobs=False)
         result = remote_generate(base, PAIR, PROMPTS[:1], max_new_tokens=3)
+    assert result.drafted == 0
     for token, right in zip(result.outputs[0].tokens, plainly(PROMPTS[0], 3), strict=False):
         if not token.proved:
             break

@@ -1,9 +1,8 @@
-"""`lmcompose combine`: a logit composition from importlib import import_module
-from importlib import import_module
-from a recipe or from a few options, as a saved folder."""
+"""`lmcompose combine`: a logit composition from a recipe or from a few options, as a saved folder."""
 
 import os
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -5,7 +5,7 @@ were written in blocks must come out the same. This file knows no model and no d
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import StoppingCriteriaList
@@ -81,7 +81,7 @@ class Texts:
             if self.logits is not None:
                 self.logits += (logits[:, column],)
             self.ids = torch.cat([self.ids, token[:, None]], dim=1)
-            self.ended = self.ended | self._criteria(self.ids, self.scores)  # type: ignore[arg-type]
+            self.ended = self.ended | self._criteria(cast(Any, self.ids), cast(Any, self.scores))
             if self._put is not None:
                 self._put(token.cpu())
             if bool(self.ended.all()):

@@ -304,8 +304,7 @@ def plausible(scores: Tensor, kind: str, value: float, missing: Tensor | None = 
         better = probabilities.cumsum(dim=-1) - probabilities  # of all tokens before it
         last = (better < value).sum(dim=-1, keepdim=True).clamp(min=1) - 1
         least = ordered.gather(-1, last)
-    kept = scores >= least
-    return kept if missing is None else kept & ~missing  # top_k of more tokens than the member has
+    return scores >= least
 
 
 def restrict(combined: Tensor, mask: Tensor) -> Tensor:

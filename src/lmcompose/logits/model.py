@@ -199,10 +199,9 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
             coefficients, missing, self.leader_role, self.config.missing_tokens,
         )  # fmt: skip
         if self.mask is not None:
-            logits = restrict(
-                logits,
-                plausible(aligned[self.mask.member], self.mask.kind, self.mask.value, missing.get(self.mask.member)),
-            )
+            unknown = missing.get(self.mask.member)
+            kept = plausible(aligned[self.mask.member], self.mask.kind, self.mask.value, unknown)
+            logits = restrict(logits, kept if unknown is None else kept & ~unknown)  # top_k of more than there are
         return logits if own.shape[1] == 0 else torch.cat([own.float(), logits], dim=1)
 
     def _card_details(self) -> dict[str, dict[str, Any]]:

@@ -131,7 +131,7 @@ class SpeculativeGenerationMixin:
         with model._optimize_model_for_decode(), _recording(composed, reason is None):
             statistics = speculate(
                 target, texts, outputs.logits[:, -1],
-                process=logits_processor,
+                process=cast(Any, logits_processor),
                 lengths=plan.speculation.lengths(cost, target.bonus) if reason is None else None,
                 do_sample=bool(generation_config.do_sample),
                 unfinished=lambda done: model._has_unfinished_sequences(done, synced_gpus, device=input_ids.device),
@@ -141,9 +141,8 @@ class SpeculativeGenerationMixin:
             streamer.end()
         result: Any = texts.ids
         if wants:
-            result = GenerateDecoderOnlyOutput(
-                sequences=texts.ids, scores=texts.scores, logits=texts.logits, **cast(Any, {CACHE_ARGUMENT: composed})
-            )
+            parts = {"sequences": texts.ids, "scores": texts.scores, "logits": texts.logits, CACHE_ARGUMENT: composed}
+            result = GenerateDecoderOnlyOutput(**cast(Any, parts))
         return _reported(result, plan, statistics, reason)
 
     def _shortest(self, length: int) -> int:

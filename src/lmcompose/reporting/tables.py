@@ -333,7 +333,7 @@ def duration(seconds: float) -> str:
 def _shape(row: Result) -> list[str]:
     """The dtype, the length of the prompt and the batch of a row."""
     dtype = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(row["dtype"], row["dtype"])
-    return [dtype, str(row["prompt"]), str(row["batch"])]
+    return [str(dtype), str(row["prompt"]), str(row["batch"])]
 
 
 def _escaped(cells: Sequence[str]) -> list[str]:

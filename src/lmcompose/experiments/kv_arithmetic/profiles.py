@@ -83,8 +83,12 @@ PROFILES = {
             initializer_range=0.05,
             phases=(
                 Phase(
-                    connections=((0, 0), (2, 3)), steps=2_600, rows=256, learning_rate=0.02, mix=(0, 1, 4),
-                    substitution=0.25, written=0.5, written_decay=1.0, decay=0.75,
+                    connections=((0, 0),), steps=2_400, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.75,
+                    written=0.5, written_decay=1.0,
+                ),
+                Phase(
+                    connections=((0, 0), (2, 3)), steps=1_600, rows=256, learning_rate=0.01, mix=(0, 0, 1),
+                    substitution=0.3, all_keys=(0.75, 0.75), written=0.5, written_decay=1.0, decay=0.9,
                 ),
             ),
         ),

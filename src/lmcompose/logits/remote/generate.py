@@ -24,7 +24,7 @@ from lmcompose.logits.formula import Formula
 from lmcompose.logits.remote.base import RemoteBase
 from lmcompose.logits.remote.bounds import Knowledge
 from lmcompose.logits.remote.composition import PROXY_TUNING, RemoteComposition
-from lmcompose.logits.remote.learning import READ_BACK, TOP, Choice, Learner
+from lmcompose.logits.remote.learning import READ_BACK, REFUSED, TOP, Choice, Learner
 from lmcompose.logits.remote.local import check_length, check_rows
 from lmcompose.logits.remote.prompts import Prompt, continuation
 from lmcompose.logits.remote.results import RemoteResult, RemoteText, RemoteToken
@@ -257,7 +257,12 @@ class _Run:
             draft = draft[:-1]
         if draft:
             self.features[READ_BACK] += 1
-            block = endpoint.block(prompt, new, draft)
+            try:
+                block = endpoint.block(prompt, new, draft)
+            except RemoteError as error:
+                if error.status not in REFUSED:
+                    raise
+                block = None
             if block is not None:
                 return block, draft
             self.drafter = None  # it could when it was probed, so it is not worth asking again and again
