@@ -17,7 +17,7 @@ from lmcompose import LogitForCausalLM, proxy_tune
 from tests.compositions import DIFFERENT, plain_logits
 from tests.tiny import ARCHITECTURES, EOS_ID, PAD_ID, padded, random_ids, tiny_model
 
-NEW = 8
+NEW = 7
 ROWS = [random_ids(1, length, seed=length)[0] for length in (9, 14, 11)]
 IDS, MASK, POSITIONS = padded(ROWS, "left")
 

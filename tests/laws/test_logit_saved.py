@@ -17,6 +17,7 @@ from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError, 
 from lmcompose.reference import BARE
 from tests.compositions import assert_same_logits, plain_logits, randomise
 from tests.logit_compositions import (
+    FEW_TRIOS,
     IDS,
     PROXY,
     Trio,
@@ -108,7 +109,7 @@ def test_everything_that_can_be_chosen_comes_back(folders: Folders, tmp_path: Pa
     assert "logprobs" in card
 
 
-@pytest.mark.parametrize("trio", trio_params())
+@pytest.mark.parametrize("trio", trio_params(default=FEW_TRIOS))
 def test_live_members_are_given_at_load(trio: Trio, tmp_path: Path) -> None:
     model = composition(trio)
     with pytest.warns(UserWarning, match="came live"):

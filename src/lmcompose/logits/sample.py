@@ -126,13 +126,15 @@ class SpeculativeGenerationMixin:
         reason = uncroppable(composed)
         if reason is not None:
             _warn(reason)
-        target = DraftedPasses(self, plan.drafter, composed, input_ids, model_kwargs)
-        cost = drafting_cost(self, target.draft_pass)
+        target = DraftedPasses(self, plan.drafter if reason is None else None, composed, input_ids, model_kwargs)
+        lengths = None
+        if reason is None:
+            lengths = plan.speculation.lengths(drafting_cost(self, target.draft_pass), target.bonus)
         with model._optimize_model_for_decode(), _recording(composed, reason is None):
             statistics = speculate(
                 target, texts, outputs.logits[:, -1],
                 process=cast(Any, logits_processor),
-                lengths=plan.speculation.lengths(cost, target.bonus) if reason is None else None,
+                lengths=lengths,
                 do_sample=bool(generation_config.do_sample),
                 unfinished=lambda done: model._has_unfinished_sequences(done, synced_gpus, device=input_ids.device),
                 shortest=self._shortest if synced_gpus else None,

@@ -86,9 +86,11 @@ PROFILES = {
                     connections=((0, 0),), steps=2_400, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.75,
                     written=0.5, written_decay=1.0,
                 ),
+                # The first connection rests: at Muon's steps of one size, the large loss of a task that is new would
+                # undo in 50 steps what it learned.
                 Phase(
-                    connections=((0, 0), (2, 3)), steps=1_600, rows=256, learning_rate=0.01, mix=(0, 0, 1),
-                    substitution=0.3, all_keys=(0.75, 0.75), written=0.5, written_decay=1.0, decay=0.9,
+                    connections=((1, 0), (2, 3)), steps=1_100, rows=256, learning_rate=0.01, mix=(0, 0, 1),
+                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
                 ),
             ),
         ),

@@ -8,6 +8,8 @@ with the server's own words. An endpoint without any log-probabilities cannot be
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from lmcompose.errors import ConfigurationError, MemberError, RemoteError, TokenizerMismatchError, nearest
 from lmcompose.logits.remote.bounds import Knowledge
 from lmcompose.logits.remote.capabilities import BIASED, ECHO, PROMPT_LOGPROBS, RAW, Capabilities
@@ -242,9 +244,9 @@ class _Probe:
 
     def _bias(self) -> str | None:
         """Favour a token that a plain request does not choose."""
-        order = self.known.upper.argsort(descending=True, stable=True)
-        special = set(self.endpoint.strings.tokenizer.all_special_ids) | set(self.endpoint.end)
-        token = next(int(t) for t in order[1:] if int(t) not in special)
+        values = self.known.values.nan_to_num(nan=-torch.inf)
+        order = values.argsort(descending=True, stable=True).tolist()  # the listed ones first: their names are certain
+        token = next(token for token in order[1:] if token not in self.endpoint.ending)
         reply, candidates = self.endpoint.favoured(self.prompt, (), {token: BIAS_LIMIT})
         if token not in candidates or reply.generated is None:
             return "it ignores 'logit_bias'"

@@ -6,6 +6,7 @@ tokens, and then it is said so: whoever reads it must not take one for the other
 """
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
@@ -29,18 +30,30 @@ class TokenStrings:
         """Rule out the spellings in which one of `strings` is no token, as long as one is left.
 
         Spellings that explain all of them stay side by side: a string that they read differently is then ambiguous.
+        Strings that are no whole character say nothing of how the others are spelled.
         """
-        seen = set(strings)
+        seen = {string for string in strings if not _is_unwritable(string)}
         fits = tuple(name for name in self.spellings if all(string in self._table(name) for string in seen))
         if fits:
             self.spellings = fits
 
     def tokens(self, string: str) -> tuple[int, ...]:
-        """The tokens that `string` can stand for, in ascending order; empty where it is none."""
-        found: set[int] = set()
+        """The tokens that `string` can stand for, in ascending order; empty where it is none.
+
+        What is no whole character, or nothing at all, has no certain name: servers write these tokens as U+FFFD, as
+        nothing, or as either with a space. So a string of that kind can be any of them.
+        """
+        found: set[int] = set(self._unwritable) if _is_unwritable(string) else set()
         for name in self.spellings:
             found.update(self._table(name).get(string, ()))
         return tuple(sorted(found))
+
+    @cached_property
+    def _unwritable(self) -> list[int]:
+        """The special tokens, and those that are no whole character."""
+        special = set(self.tokenizer.all_special_ids)
+        texts = _alone(self.tokenizer, self.ids)
+        return [token for token, text in zip(self.ids, texts, strict=True) if token in special or _is_unwritable(text)]
 
     def _table(self, name: str) -> dict[str, tuple[int, ...]]:
         if name not in self._tables:
@@ -49,6 +62,10 @@ class TokenStrings:
                 spelled.setdefault(string, []).append(token)
             self._tables[name] = {string: tuple(tokens) for string, tokens in spelled.items()}
         return self._tables[name]
+
+
+def _is_unwritable(string: str) -> bool:
+    return not string or "\ufffd" in string
 
 
 def _entry(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
