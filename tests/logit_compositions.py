@@ -76,7 +76,7 @@ DEFAULT_TRIOS = tuple(TRIOS)[:12]
 """The trios of ``make test``; the others are marked slow."""
 
 
-FEW_TRIOS = ("llama+gpt2", "qwen3+qwen2_sliding", "gemma2+mistral", "gemma3+llama-gemma3", "gpt2+opt", "falcon+mpt")
+FEW_TRIOS = ("llama+gpt2", "qwen3+qwen2_sliding", "gemma3+llama-gemma3", "falcon+mpt")
 """Every kind of cache and of positions once, for the laws that decode many times."""
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import save_tiny
+from tests.logits.remote_server import VLLM, CompletionsServer
+from tests.tiny import EOS_ID, save_tiny, tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--layers", "4", "4", "--hidden", "128", "64", "--threads", "1", "--device", "cpu", "--repetitions", "1"]
@@ -91,6 +92,60 @@ def test_logits_of_real_models(tmp_path):
     assert 0 < found["acceptance"] <= 1
     assert "With speculation" in printed
     assert result["members"] == "base (base), expert (expert), antiexpert (antiexpert)"
+
+
+@pytest.mark.slow
+def test_remote(tmp_path):
+    """Against a server in this process; the ways differ in what they ask for and not in what they write."""
+    folder = save_tiny(tmp_path / "model", "llama", 1)
+    with CompletionsServer(tiny_model("llama", seed=1), tiny_tokenizer(), VLLM) as server:
+        output = tmp_path / "remote.json"
+        command = [
+            sys.executable, str(ROOT / "benchmarks" / "remote.py"), "--url", server.url, "--model", str(folder),
+            "--prompts", "w1 w2 w3 w9", "w7", "--new-tokens", "8", "--noise", "0.5", "--output", str(output),
+        ]  # fmt: skip
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["way"]: row for row in json.loads(output.read_text())["results"]}
+    for way in ("token ids", "no drafts", "texts"):
+        assert rows[way]["certificate"]["exact"]
+        assert all(compared["same"] for compared in rows[way]["compared"])
+    alone = rows["the list alone"]
+    assert alone["requests"] == alone["certificate"]["tokens"]
+    assert rows["no drafts"]["drafted"] == 0 < rows["token ids"]["drafted"]
+    assert rows["token ids"]["probe"]["capabilities"]["token_id_prompts"]
+    assert not rows["texts"]["probe"]["capabilities"]["token_id_prompts"]
+    assert not rows["texts"]["probe"]["capabilities"]["token_ids"]
+    assert "| texts | exact |" in output.with_suffix(".md").read_text()
+
+
+def test_a_certified_token_that_differs_is_wrong_unless_it_ties(monkeypatch):
+    import torch
+
+    from lmcompose.logits.remote import RemoteText, RemoteToken
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import remote
+
+    model = tiny_model("llama", seed=1)
+    prompt = [5, 6, 7]
+    best, second, third = model(torch.tensor([prompt])).logits[0, -1].topk(3).indices.tolist()
+
+    def compared(token, proved=True):
+        return remote.compare(model, prompt, [best, EOS_ID], RemoteText(prompt, [
+            RemoteToken(token, "", proved, ""), RemoteToken(EOS_ID, "", True, "")
+        ]))  # fmt: skip
+
+    assert compared(best) == {"same": True, "alike": 2}
+    wrong = compared(third)
+    assert (wrong["alike"], wrong["proved"]) == (0, True)
+    assert wrong["apart"] > compared(second)["apart"] > remote.TIE
+    assert remote.is_wrong(wrong)
+    assert not remote.is_wrong(compared(third, proved=False))
+    assert not remote.is_wrong({**wrong, "apart": remote.TIE / 2})
+    assert not remote.is_wrong(compared(best))
+    sys.modules.pop("remote")
 
 
 @pytest.fixture

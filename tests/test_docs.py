@@ -13,17 +13,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import peft
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from lmcompose import compose
 from lmcompose.cli.main import app
 from lmcompose.logits.presets import PRESETS
+from tests.logits.remote_server import VLLM, CompletionsServer
 from tests.tiny import save_tiny, tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +33,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"^```(\w*)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"bash", "python", "yaml", "json", "jsonl", "text", ""}
 COMMAND = re.compile(r"^\s*(\$ |lmcompose |make |pip |python |accelerate )", re.MULTILINE)
+
+SERVER = "http://localhost:8000"
+"""The address that pages give; the server of the tests has a port of its own."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,15 @@ def workplace(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return place
 
 
+@pytest.fixture(scope="module")
+def server(desk: Path) -> Iterator[CompletionsServer]:
+    """A server that runs models/large."""
+    folder = desk / "models" / "large"
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with CompletionsServer(model, PreTrainedTokenizerFast.from_pretrained(folder), VLLM) as running:
+        yield running
+
+
 def run_line(line: str, place: Path) -> None:
     if line.startswith("make "):
         target = line.split()[1]
@@ -109,7 +123,7 @@ def run_line(line: str, place: Path) -> None:
     assert result.returncode == 0, f"$ {line}\n{result.stdout}\n{result.stderr}"
 
 
-def run_page(page: Path, place: Path, slow: bool) -> None:
+def run_page(page: Path, place: Path, server: CompletionsServer, slow: bool) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.language == "bash":
@@ -118,8 +132,9 @@ def run_page(page: Path, place: Path, slow: bool) -> None:
                     run_line(line.partition(" # ")[0].rstrip(), place)
         elif block.language == "python":
             if not slow:
+                code = block.text.replace(SERVER, server.url)
                 with contextlib.redirect_stdout(io.StringIO()):
-                    exec(compile(block.text, f"{page.name}: {block.text.splitlines()[0]}", "exec"), namespace)
+                    exec(compile(code, f"{page.name}: {code.splitlines()[0]}", "exec"), namespace)
         elif block.info:
             file = place / block.info
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -127,16 +142,18 @@ def run_page(page: Path, place: Path, slow: bool) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_example_runs(page: Path, workplace: Path) -> None:
-    run_page(page, workplace, slow=False)
+def test_every_example_runs(page: Path, workplace: Path, server: CompletionsServer) -> None:
+    before = len(server.bodies)
+    run_page(page, workplace, server, slow=False)
+    assert (len(server.bodies) > before) == (SERVER in page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_slow_example_runs(page: Path, workplace: Path) -> None:
+def test_every_slow_example_runs(page: Path, workplace: Path, server: CompletionsServer) -> None:
     if not any("slow" in block.info.split() for block in blocks(page)):
         pytest.skip("no slow example on this page")
-    run_page(page, workplace, slow=True)
+    run_page(page, workplace, server, slow=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -20,7 +20,7 @@ class ComposedCache(Cache):
         members: each member's own cache, by name; the leader (whose length is the length of the text) comes first.
             A member that is itself a composition brings a `ComposedCache`.
         bridges: how many layers to add for the bridges, in one view per name.
-        max_cache_len: the number of positions of static bridge layers; None means that they grow.
+        max_cache_len: the number of positions of a static cache, and of its bridge layers; None means that they grow.
         copies: members whose cache holds every text several times, copy by copy, and how many times: models that
             read one batch in several roles. May be set later: whoever runs them knows.
     """
@@ -34,6 +34,7 @@ class ComposedCache(Cache):
     ) -> None:
         self.members = dict(members)
         self.copies = dict(copies or {})
+        self._text_length = max_cache_len
         self.bridges = {
             name: Cache(layers=[_bridge_layer(max_cache_len) for _ in range(count)])
             for name, count in (bridges or {}).items()
@@ -73,8 +74,10 @@ class ComposedCache(Cache):
         return next(iter(self.members))
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """How many positions a layer holds, or the leader: members that read other texts hold more or fewer."""
-        return self.members[self.leader].get_max_length() if layer_idx is None else super().get_max_length(layer_idx)
+        """How many positions a layer holds; without one, those of the text: members that read others hold others."""
+        if layer_idx is None and self._text_length is not None:
+            return self._text_length
+        return super().get_max_length(layer_idx)
 
     def lengths(self) -> dict[str, int]:
         """How many positions each member has seen."""

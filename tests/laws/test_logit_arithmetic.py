@@ -5,13 +5,14 @@ Bit for bit in logits, and token for token in generation, whatever the three arc
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lmcompose import combine, compose, proxy_tune
+from lmcompose import LogitForCausalLM, combine, compose, proxy_tune
 from lmcompose.logits.presets import PRESETS
 from tests.compositions import plain_logits, randomise
 from tests.logit_compositions import (
@@ -30,6 +31,12 @@ from tests.logit_compositions import (
     trio_params,
 )
 from tests.tiny import ARCHITECTURES, random_ids, tiny_model
+
+
+@cache
+def _proxy(trio: Trio) -> LogitForCausalLM:
+    """A composition that several tests share; none of them may change it."""
+    return composition(trio)
 
 
 def _assert_same_logits(model: PreTrainedModel, plain: PreTrainedModel, arch: str | None, **call: Any) -> None:
@@ -51,8 +58,7 @@ def _assert_is(model: PreTrainedModel, plain: PreTrainedModel, arch: str | None,
 
 @pytest.mark.parametrize("trio", trio_params())
 def test_alpha_of_zero_is_the_base(trio: Trio) -> None:
-    model = composition(trio)
-    base = base_of(trio)
+    model, base = _proxy(trio), base_of(trio)
     _assert_is(model, base, trio.base, alpha=0.0)
     _assert_same_logits(model, base, trio.base, alpha=torch.zeros(1))
     assert_same_decoding(decode(model, alpha=0.0, do_sample=True), decode(base, do_sample=True))
@@ -111,7 +117,7 @@ def test_members_of_different_dtypes() -> None:
 @pytest.mark.parametrize("trio", trio_params())
 def test_the_logits_are_the_formula_computed_by_hand(trio: Trio) -> None:
     base, expert, antiexpert = (plain_logits(part(trio), IDS) for part in (base_of, expert_of, antiexpert_of))
-    model = composition(trio)
+    model = _proxy(trio)
     for alpha in (1.0, 0.4, -0.5):
         expected = base + alpha * (expert - antiexpert)
         torch.testing.assert_close(plain_logits(model, IDS, alpha=alpha), expected, atol=2e-5, rtol=0)

@@ -102,7 +102,7 @@ def test_a_batch_of_own_prompts_is_the_formula_by_hand(trio: Trio) -> None:
     assert not torch.equal(shared.sequences, result.sequences), "the contexts do nothing"
 
 
-@pytest.mark.parametrize("trio", trio_params(NAMES, NAMES[:4]))
+@pytest.mark.parametrize("trio", trio_params(NAMES, NAMES[:2]))
 def test_every_way_to_decode_gives_the_same_tokens(trio: Trio) -> None:
     model, inputs = _model(trio.name), _inputs([0, 1, 2])
     expected = _decode(model, inputs).sequences
@@ -114,7 +114,7 @@ def test_every_way_to_decode_gives_the_same_tokens(trio: Trio) -> None:
     for settings in ({"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 2}):
         got = _decode(model, inputs, **settings).sequences
         assert torch.equal(got, _decode(model, inputs, use_cache=False, **settings).sequences)
-    for row in range(3):
+    for row in range(2):
         alone = _inputs([row])
         tokens = _by_hand(trio.name, row)[0]
         assert torch.equal(_new(_decode(model, alone), alone)[0], tokens)

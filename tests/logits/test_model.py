@@ -43,7 +43,9 @@ def reordered(model: PreTrainedModel, order: torch.Tensor) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("arch", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize(
+    "arch", ["gpt2", pytest.param("llama", marks=pytest.mark.slow), pytest.param("gemma3", marks=pytest.mark.slow)]
+)
 def test_members_with_reordered_ids_compose_as_if_they_had_the_leaders(arch: str) -> None:
     order = torch.randperm(VOCAB_SIZE, generator=torch.Generator().manual_seed(1))
     other = tokenizer_of([words()[i] for i in order])

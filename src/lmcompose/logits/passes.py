@@ -100,7 +100,7 @@ class MemberPassesMixin(ComposedGenerationMixin):
     def new_cache(self, max_cache_len: int | None = None, contexts: Contexts | None = None) -> ComposedCache:
         """An empty cache with a view per pass, under its first role; members that share a pass share a view."""
         views = {roles[0]: self._pass_cache(roles, max_cache_len, contexts) for roles in self.passes}
-        return ComposedCache(views)
+        return ComposedCache(views, max_cache_len=max_cache_len)
 
     def _pass_cache(self, roles: Sequence[str], length: int | None, contexts: Contexts | None) -> Cache:
         if length is not None and contexts is not None and roles[0] != self.leader_role:

@@ -22,14 +22,14 @@ PAIRS = {"": "the base's stories", "other ": "other stories", "code ": "Python c
 
 def proxy_grids(result: Result) -> list[Grid]:
     """All tables of the experiment."""
-    tasks = list(result["tasks"].values())
+    tasks = result["tasks"]
     grids = [
-        *(losses_grid(task) for task in tasks),
+        *(losses_grid(task) for task in tasks.values()),
         pairs_grid(tasks),
         seeds_grid(tasks, result["seeds"]),
         alike_grid(tasks),
         alphas_grid(tasks),
-        *(temperatures_grid(task) for task in tasks),
+        *(temperatures_grid(task) for task in tasks.values()),
         style_grid(result),
         family_grid(result),
         stages_grid(result),
@@ -78,14 +78,14 @@ def losses_grid(task: Result) -> Grid:
     )
 
 
-def pairs_grid(tasks: Sequence[Result]) -> Grid:
+def pairs_grid(tasks: Result) -> Grid:
     """Must the antiexpert have read what the base has read?"""
     rows = []
-    for task in tasks:
+    for key, task in tasks.items():
         for before, read in PAIRS.items():
             kl = task["kl"][f"base {before}antiexpert"]["mean"]
             proxy, expert = (task["models"][f"{before}{name}"]["gap_closed"] for name in ("proxy", "expert"))
-            rows.append([task["title"], read, f"{kl:.2f}", f"{100 * expert['mean']:.1f}", percent(proxy)])
+            rows.append([key, read, f"{kl:.2f}", f"{100 * expert['mean']:.1f}", percent(proxy)])
     return Grid(
         "Must the antiexpert have read what the base has read?",
         ["tuned on", "antiexpert has read", "KL", "expert", "gap closed, %"],
@@ -97,31 +97,31 @@ def pairs_grid(tasks: Sequence[Result]) -> Grid:
     )
 
 
-def seeds_grid(tasks: Sequence[Result], seeds: Sequence[int]) -> Grid:
+def seeds_grid(tasks: Result, seeds: Sequence[int]) -> Grid:
     """The gap closed, with the seeds as the thing that varies."""
     rows = []
-    for task in tasks:
+    for key, task in tasks.items():
         for name in ("proxy", "other proxy", "code proxy", "expert"):
             gap = task["models"][name]["gap_closed"]
-            interval = "" if gap["seeds"] is None else "[{:.1f}, {:.1f}]".format(*(100 * end for end in gap["seeds"]))
+            interval = "" if gap["seeds"] is None else " [{:.1f}, {:.1f}]".format(*(100 * end for end in gap["seeds"]))
             by_seed = ", ".join(f"{100 * estimate:.1f}" for estimate, *_ in gap["by_seed"])
-            title = MODELS.get(name) or f"proxy-tuned, {PAIRS[name.split()[0] + ' ']}"
-            rows.append([task["title"], title, f"{100 * gap['mean']:.1f}", interval, by_seed])
+            title = MODELS.get(name) or f"proxy, {PAIRS[name.split()[0] + ' ']}"
+            rows.append([key, title, f"{100 * gap['mean']:.1f}{interval}", by_seed])
     return Grid(
         "Gap closed by seed, %",
-        ["tuned on", "model", "mean", "over seeds", "by seed"],
+        ["tuned on", "model", "mean over seeds", "by seed"],
         rows,
         notes=[f"Brackets: 95 % Student's intervals over seeds {', '.join(map(str, seeds))}."],
     )
 
 
-def alike_grid(tasks: Sequence[Result]) -> Grid:
+def alike_grid(tasks: Result) -> Grid:
     """How far each model's predictions are from the directly tuned base's."""
     rows = []
-    for task in tasks:
+    for key, task in tasks.items():
         for name in ("base", "expert", "proxy", "expert_only"):
             kl, same = task["kl"][f"tuned {name}"], task["agreement"][f"tuned {name}"]
-            rows.append([task["title"], MODELS[name], f"{kl['mean']:.3f}", percent(same)])
+            rows.append([key, MODELS[name], f"{kl['mean']:.3f}", percent(same)])
     return Grid(
         "Do the predictions look like the directly tuned base's?",
         ["tuned on", "model", "KL", "same likeliest token, %"],
@@ -130,21 +130,21 @@ def alike_grid(tasks: Sequence[Result]) -> Grid:
     )
 
 
-def alphas_grid(tasks: Sequence[Result]) -> Grid:
+def alphas_grid(tasks: Result) -> Grid:
     """The gap closed at every alpha."""
-    sweeps = [(task, name) for task in tasks for name in ("proxy", "expert_only")]
-    values = [row["value"] for row in tasks[0]["alpha"]["proxy"]]
+    sweeps = [(key, name) for key in tasks for name in ("proxy", "expert_only")]
+    values = [row["value"] for row in next(iter(tasks.values()))["alpha"]["proxy"]]
     rows = [
-        [f"{value:g}", *(f"{100 * task['alpha'][name][at]['gap_closed']['mean']:.1f}" for task, name in sweeps)]
+        [f"{value:g}", *(f"{100 * tasks[key]['alpha'][name][at]['gap_closed']['mean']:.1f}" for key, name in sweeps)]
         for at, value in enumerate(values)
     ]
     notes = [
         f"Best alpha, {task['title']}: {task['best']['alpha']['proxy']['value']:g} (by seed "
         f"{', '.join(f'{value:g}' for value in task['best']['alpha']['proxy']['by_seed'])}); of base + expert "
         f"{task['best']['alpha']['expert_only']['value']:g}."
-        for task in tasks
+        for task in tasks.values()
     ]
-    columns = [f"{task['title']}: {'proxy' if name == 'proxy' else MODELS[name]}" for task, name in sweeps]
+    columns = [f"{key}: {MODELS[name]}" for key, name in sweeps]
     return Grid("Gap closed at each alpha, %", ["alpha", *columns], rows, notes=notes)
 
 
@@ -208,7 +208,7 @@ def cases_grid(task: str, result: Result) -> Grid:
     names = {
         "both": "both right",
         "base_only": "base alone",
-        "composition_only": "composition alone",
+        "composition_only": "proxy-tuned base alone",
         "neither": "neither",
     }
     return Grid(

@@ -69,6 +69,15 @@ def test_the_result_is_json_and_is_reported(result: dict, tmp_path: Path) -> Non
     assert set(again["tasks"]) == set(TASKS)
 
 
+def test_no_figure_is_broken_in_a_terminal_of_80(result: dict) -> None:
+    console = Console(file=(text := io.StringIO()), width=80)
+    for grid in proxy_grids(result):
+        console.print(grid.to_rich())
+        for row in grid.rows:
+            for cell in row:
+                assert cell in text.getvalue(), f"{cell!r} was wrapped"
+
+
 def test_every_figure_is_there_with_its_seeds(result: dict) -> None:
     assert result["parameters"]["base"] > 2 * result["parameters"]["antiexpert"]
     for task in result["tasks"].values():

@@ -1,5 +1,6 @@
 """The sizes at which the experiment is run, with every setting of every stage."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from lmcompose.errors import ConfigurationError, nearest
@@ -72,31 +73,47 @@ PROFILES = {
                 muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.15,
                 decay=0.6,
             ),
-            MemberProfile(
-                width=128, layers=3, heads=8, mlp=512, steps=900, rows=128, learning_rate=1.5e-3,
-                muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.1,
-                mixing=0.15, decay=0.7,
-            ),
         ),
         composition=CompositionProfile(
             num_heads=8,
             initializer_range=0.05,
             phases=(
                 Phase(
-                    connections=((0, 0),), steps=2_400, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.75,
-                    written=0.5, written_decay=1.0,
+                    connections=((0, 0),), steps=1_600, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.7,
                 ),
-                # The first connection rests: at Muon's steps of one size, the large loss of a task that is new would
-                # undo in 50 steps what it learned.
                 Phase(
-                    connections=((1, 0), (2, 3)), steps=1_100, rows=256, learning_rate=0.01, mix=(0, 0, 1),
+                    connections=((0, 0), (2, 3)), steps=500, rows=192, learning_rate=0.01, mix=(0, 0, 1),
                     substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
+                ),
+                Phase(
+                    connections=((0, 0), (2, 3)), steps=1_700, rows=256, learning_rate=0.02, mix=(0, 0, 1),
+                    substitution=0.25, all_keys=(0.75, 0.75), decay=0.85,
                 ),
             ),
         ),
         tested=2_000,
     ),
 }  # fmt: skip
+
+# The same scale for arithmetic alone: no substitution is trained or expected. Its bridge is kept from writing more than
+# the anchor's own embeddings hold, and its anchor has learned to read digits that are mixed with others.
+PROFILES["paper_arithmetic"] = dataclasses.replace(
+    PROFILES["paper"],
+    anchor=(
+        *PROFILES["paper"].anchor,
+        dataclasses.replace(PROFILES["paper"].anchor[1], noise=0.1, mixing=0.15, decay=0.7),
+    ),
+    composition=CompositionProfile(
+        num_heads=8,
+        initializer_range=0.05,
+        phases=(
+            Phase(
+                connections=((0, 0),), steps=2_400, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.75,
+                written=0.5, written_decay=1.0,
+            ),
+        ),
+    ),
+)  # fmt: skip
 
 
 def profile_named(name: str) -> Profile:
