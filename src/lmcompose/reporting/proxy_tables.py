@@ -150,7 +150,7 @@ def alphas_grid(tasks: Result) -> Grid:
 
 def temperatures_grid(task: Result) -> Grid:
     """The loss at every temperature."""
-    names = list(task["temperature"])
+    names = [name for name in MODELS if name in task["temperature"]]
     values = [row["value"] for row in task["temperature"]["proxy"]]
     rows = [
         [f"{value:g}", *(f"{task['temperature'][name][at]['loss']['mean']:.3f}" for name in names)]

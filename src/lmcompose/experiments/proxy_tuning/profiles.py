@@ -27,8 +27,9 @@ class Profile:
     """One size of the experiment.
 
     Args:
-        base, small: the shapes of the model that is too large to tune, and of the pair.
-        schooling, tuning: how every model is first trained, and how it is tuned.
+        base, small: the shapes of the model that is not to be tuned, and of the pair.
+        base_schooling, small_schooling: how these are first trained, as long and on as much as each other.
+        tuning: how the expert and the directly tuned base are tuned, the same for both.
         stories: how many stories the base and its antiexpert read; the antiexpert of another sample reads as many.
         tuning_stories, held_out_stories: how many are retold to tune on, and to be scored on.
         new_tokens: of a story.
@@ -40,7 +41,8 @@ class Profile:
 
     base: Shape
     small: Shape
-    schooling: Schooling
+    base_schooling: Schooling
+    small_schooling: Schooling
     tuning: Schooling
     stories: int
     tuning_stories: int
@@ -49,7 +51,7 @@ class Profile:
     length: int = 144
     temperature: float = 0.8
     alphas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    temperatures: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
     samples: int = 64
     sample_tokens: int = 96
 
@@ -57,8 +59,9 @@ class Profile:
 STORIES = Profile(
     base=Shape(width=128, layers=4, heads=4, mlp=344),
     small=Shape(width=48, layers=2, heads=4, mlp=128),
-    schooling=Schooling(steps=300, rows=32, learning_rate=3e-3),
-    tuning=Schooling(steps=80, rows=32, learning_rate=1e-3),
+    base_schooling=Schooling(steps=300, rows=32, learning_rate=3e-3),
+    small_schooling=Schooling(steps=300, rows=32, learning_rate=1e-2),
+    tuning=Schooling(steps=80, rows=32, learning_rate=2e-3),
     stories=4_096,
     tuning_stories=1_536,
     held_out_stories=320,

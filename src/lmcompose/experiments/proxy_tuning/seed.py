@@ -61,15 +61,18 @@ class Seed:
         }
 
     def _schooled(self, name: str, read: str) -> LlamaForCausalLM:
-        shape = self.profile.base if name == "base" else self.profile.small
+        profile = self.profile
+        large = name == "base"
+        shape = profile.base if large else profile.small
+        schooling = profile.base_schooling if large else profile.small_schooling
         number = ["base", *(f"antiexpert-{arm}" for arm in ARMS)].index(name)
 
         def make(report: members.Report) -> tuple[LlamaForCausalLM, dict[str, Any]]:
-            model = members.build(shape, self.tokenizer, self.profile.length, seed=100 * self.seed + number)
-            seconds = members.train(model, self.rows[read], self.profile.schooling, self.seed, report)
+            model = members.build(shape, self.tokenizer, profile.length, seed=100 * self.seed + number)
+            seconds = members.train(model, self.rows[read], schooling, self.seed, report)
             return model, {"seconds": seconds}
 
-        settings = (shape, self.profile.schooling, self.profile.length)
+        settings = (shape, schooling, profile.length)
         return self._made(name, f"{name}, on {_READ[read]}", settings, make)
 
     def _tuned(self, name: str, model: LlamaForCausalLM, task: str) -> LlamaForCausalLM:
@@ -78,7 +81,8 @@ class Seed:
             return new, {"seconds": seconds}
 
         profile = self.profile
-        settings = (profile.base, profile.small, profile.schooling, profile.tuning, profile.length)
+        schoolings = (profile.base_schooling, profile.small_schooling, profile.tuning)
+        settings = (profile.base, profile.small, *schoolings, profile.length)
         return self._made(name, f"{name}, on {TASKS[task]}", settings, make)
 
     def _made(self, name: str, label: str, settings: tuple[Any, ...], make: Any) -> LlamaForCausalLM:

@@ -153,7 +153,7 @@ def rows_of(texts: Texts, tokenizer: PreTrainedTokenizerBase, profile: Profile) 
     on, and "<task>_held_out".
     """
     rows = {name: encode(part, tokenizer, profile.length) for name, part in texts.items()}
-    schooling, tuning = (each.steps * each.rows for each in (profile.schooling, profile.tuning))
+    schooling, tuning = (each.steps * each.rows for each in (profile.small_schooling, profile.tuning))
     train, held_out = documentation()
     rows["code"] = encode(standard_library.code(), tokenizer, profile.length, at_most=schooling)
     rows["documentation"] = encode(train, tokenizer, profile.length, at_most=tuning)
