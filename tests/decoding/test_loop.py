@@ -79,7 +79,7 @@ def test_what_is_asked_for_when_every_draft_is_kept(do_sample: bool) -> None:
 
 def test_a_target_that_needs_no_scores_of_the_drafter_is_scored_once_more() -> None:
     script = Script([ALL], [ALL], bonus=True)
-    tokens, counts = write(script, 7, 3)
+    tokens, _ = write(script, 7, 3)
     assert tokens == [ALL[:7]]
     assert script.asked == [
         ("draft", 3), ("draft", 4), ("draft", 5), ("final", 6, 4), ("crop", 6),
@@ -144,7 +144,11 @@ def test_a_text_that_is_done_goes_on_for_other_processes() -> None:
     script = Script([[1, 2]], [[1, 2]])
     wants: list[int] = []
     tokens, counts = write(
-        script, 2, 5, unfinished=lambda done: len(wants) < 3, shortest=lambda length: wants.append(length) or min(length, 2)
+        script,
+        2,
+        5,
+        unfinished=lambda done: len(wants) < 3,
+        shortest=lambda length: wants.append(length) or min(length, 2),
     )
     assert tokens == [[1, 2]]
     assert wants == [1, 5, 5]  # done, it leaves the length to the others
