@@ -59,7 +59,7 @@ def started(recipe: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         deadline = time.monotonic() + 120
         state = recipe.parent / "out" / "checkpoints" / "checkpoint-10" / "trainer_state.json"
-        while not state.exists():
+        while not is_whole(state):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.002)
@@ -67,6 +67,15 @@ def started(recipe: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def is_whole(state: Path) -> bool:
+    """Whether the last file of a checkpoint is there to its end: on a busy machine it can be seen half-written."""
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def left_behind(recipe: Path) -> list[str]:
