@@ -51,7 +51,7 @@ class Profile:
     length: int = 144
     temperature: float = 0.8
     alphas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    temperatures: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
+    temperatures: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
     samples: int = 64
     sample_tokens: int = 96
 
@@ -60,8 +60,8 @@ STORIES = Profile(
     base=Shape(width=128, layers=4, heads=4, mlp=344),
     small=Shape(width=48, layers=2, heads=4, mlp=128),
     base_schooling=Schooling(steps=300, rows=32, learning_rate=3e-3),
-    small_schooling=Schooling(steps=300, rows=32, learning_rate=1e-2),
-    tuning=Schooling(steps=80, rows=32, learning_rate=2e-3),
+    small_schooling=Schooling(steps=300, rows=32, learning_rate=3e-3),
+    tuning=Schooling(steps=80, rows=32, learning_rate=1e-3),
     stories=4_096,
     tuning_stories=1_536,
     held_out_stories=320,
