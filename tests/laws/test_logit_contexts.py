@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from lmcompose import LogitForCausalLM, combine, proxy_tune
 from lmcompose.architecture import CACHE_ARGUMENT
@@ -205,6 +206,15 @@ def _greedy_by_hand(score: Any, new: int = NEW) -> list[int]:
     return tokens
 
 
+def _static_cache_works(plain: PreTrainedModel, ids: torch.Tensor) -> bool:
+    """Whether the plain model decodes an unpadded text so: BLOOM does not in transformers 5.19, and does in 5.24."""
+    try:
+        plain.generate(ids, max_new_tokens=2, do_sample=False, cache_implementation="static")  # type: ignore[operator]
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("arch", ["gemma3", "bloom"])
 def test_context_aware_decoding_with_one_live_model(arch: str) -> None:
     """(1 + alpha) * with_context - alpha * without_context (arXiv 2305.14739), the weights in memory once."""
@@ -225,7 +235,7 @@ def test_context_aware_decoding_with_one_live_model(arch: str) -> None:
     }
     expected = _greedy_by_hand(score)
     ways: list[dict[str, Any]] = [{}, {"use_cache": False}, {"prefill_chunk_size": 3}]
-    if arch != "bloom":  # whose static cache fails in transformers 5.19 where nothing is padded
+    if _static_cache_works(twin, question[None]):
         ways.append({"cache_implementation": "static"})
     for settings in ways:
         got = model.generate(**inputs, max_new_tokens=NEW, do_sample=False, eos_token_id=None, **settings)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -29,6 +30,7 @@ from tests.logit_compositions import (
     lora_of,
     trio_params,
 )
+from tests.test_adapters import COMMIT, NEXT_COMMIT, put_on_hub, rewrite
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 Folders = dict[str, str]
@@ -301,3 +303,28 @@ def test_a_saved_calm_composition_is_a_member_by_its_folder(folders: Folders, tm
     assert torch.equal(plain_logits(loaded, IDS), plain_logits(model, IDS))
     outer = proxy_tune(base=folders["base"], expert=str(tmp_path / "saved"), antiexpert=folders["base"])
     assert_same_logits(plain_logits(outer, IDS), plain_logits(model, IDS))
+
+
+def test_members_on_the_hub_are_one_model_where_they_are_one_commit(
+    pair: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after saving and loading, when both names have moved on."""
+    cache = tmp_path / "hub"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    newer = save_tiny(tmp_path / "newer", "llama", seed=7)
+    put_on_hub(cache, "someone/small", COMMIT, Path(pair["antiexpert"]))
+    put_on_hub(cache, "someone/small", NEXT_COMMIT, newer)
+    rewrite(Path(pair["expert"]), base_model_name_or_path="someone/small", revision=COMMIT)
+    put_on_hub(cache, "someone/tuned", NEXT_COMMIT, Path(pair["expert"]))
+    sources = {"base": pair["base"], "expert": "someone/tuned", "antiexpert": "someone/small"}
+    apart = proxy_tune(**sources)
+    assert len(apart.passes) == 3, "the bare model is of a newer commit than the adapter's base"
+    model = proxy_tune(**sources, revisions={"antiexpert": COMMIT})
+    assert model.passes == [("base",), ("expert", "antiexpert")]
+    by_hand = plain_logits(tiny_model("gpt2"), IDS) + plain_logits(lora_of(tiny_model("llama", seed=1)), IDS)
+    assert_same_logits(plain_logits(model, IDS), by_hand - plain_logits(tiny_model("llama", seed=1), IDS))
+    model.save_pretrained(tmp_path / "saved")
+    put_on_hub(cache, "someone/tuned", COMMIT, newer)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert loaded.passes == model.passes
+    assert torch.equal(plain_logits(loaded, IDS), plain_logits(model, IDS))

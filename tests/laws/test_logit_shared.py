@@ -290,8 +290,11 @@ def test_the_adapter_in_use_is_the_one_that_counts() -> None:
 # ------------------------------------------------------------------------------- live models go unharmed
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=str)
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [({}, True), ({}, False), ({"use_dora": True}, False), ({"modules_to_save": ["lm_head"]}, True)],
+    ids=str,
+)
 def test_detaching_leaves_the_peft_model_as_it_was(settings: dict[str, Any], share: bool) -> None:
     tuned = _tuned("llama", **settings)
     before = {name: tensor.clone() for name, tensor in tuned.state_dict().items()}
@@ -334,8 +337,7 @@ def test_an_error_inside_a_pass_switches_back() -> None:
         assert torch.equal(plain_logits(model, IDS), expected)
 
 
-@pytest.mark.parametrize("dora", [False, True], ids=["mixed", "switched"])
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(("dora", "share"), [(False, True), (True, False)], ids=["mixed", "switched"])
 def test_threads_do_not_meet_on_a_shared_model(dora: bool, share: bool) -> None:
     """Two compositions over one PEFT model: switching its adapters is the business of one thread at a time."""
     tuned = _tuned("llama", use_dora=dora)

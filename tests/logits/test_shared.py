@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lmcompose.calls import CallSlot
 from lmcompose.errors import MemberError
@@ -93,6 +94,24 @@ def test_which_models_mix_adapters_in_a_batch(arch: str, settings: dict[str, Any
     models = {"a": tiny_model("gpt2"), "b": model, "c": model}
     assert mixing_roles(models, {"b": "default", "c": BARE}) == ({"b", "c"} if mixes else set())
     assert mixing_roles(models, {}) == set()
+
+
+def test_rows_that_only_look_like_the_batch_are_not_mixed() -> None:
+    """A mixture of experts can hand a layer as many tokens as there are rows, and none of them from its row."""
+
+    class Gathering(nn.Module):
+        device = torch.device("cpu")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.expert = nn.Embedding(97, 8), nn.Linear(8, 8)
+
+        def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> torch.Tensor:
+            return self.expert(self.embed(input_ids).flatten(0, 1)[: len(input_ids)])
+
+    model: Any = Gathering()
+    peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["expert"]), model)
+    assert not mixes_adapters(model.eval(), ["default"])
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=str)

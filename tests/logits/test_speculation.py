@@ -85,14 +85,16 @@ def test_the_cost_of_a_drafter_is_the_share_of_its_weights(model: LogitForCausal
 
 @contextmanager
 def counted(model: LogitForCausalLM) -> Iterator[Counter[str]]:
-    """How often each member runs, and over how many new tokens in all, as `role` and `role tokens`."""
+    """How often each member runs, over how many new tokens, and at most at once: "role", "role tokens", "role most"."""
     counts: Counter[str] = Counter()
     handles = []
     for role in model.members:
 
         def count(module: Any, args: Any, kwargs: dict[str, Any], role: str = role) -> None:
             counts[role] += 1
-            counts[f"{role} tokens"] += kwargs["input_ids"].shape[1]
+            new = kwargs["input_ids"].shape[1]
+            counts[f"{role} tokens"] += new
+            counts[f"{role} most"] = max(counts[f"{role} most"], new)
 
         handles.append(model.member(role).register_forward_pre_hook(count, with_kwargs=True))
     try:
@@ -269,6 +271,17 @@ def test_states_that_cannot_be_cropped_decode_plainly(role: str) -> None:
         counts = result.speculation
         assert (counts["rounds"], counts["passes"], counts["tokens"]) == (0, 18, 18)
         assert "cannot be cropped" in counts["fallback"]
+
+
+def test_a_drafter_that_cannot_be_cropped_does_not_draft() -> None:
+    config = AutoConfig.for_model("mamba", vocab_size=VOCAB_SIZE, hidden_size=16, state_size=4, num_hidden_layers=1,
+                                  num_attention_heads=1)  # fmt: skip
+    small = AutoModelForCausalLM.from_config(config).eval()
+    model = drafted("llama", more={"small": small}, drafter="small")
+    with pytest.warns(UserWarning, match=r"its member 'small' \(LinearAttentionLayer\) cannot be cropped"):
+        written = texts(model, True, BATCH)
+    assert written.tolist() == texts(model, None, BATCH).tolist()
+    assert_same_text(model, BATCH, Speculation(drafter="expert"))
 
 
 # ------------------------------------------------------------------------------------------------ several processes

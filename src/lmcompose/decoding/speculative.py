@@ -159,8 +159,6 @@ def _draft(
             token = torch.multinomial(probs[-1], 1)[:, 0]
         else:
             token = scores.argmax(dim=-1)
-        if texts.padded is not None:
-            token = token.masked_fill(texts.padded, texts.pad_id)
         ids = torch.cat([ids, token[:, None]], dim=1)
     draft = ids[:, texts.length :]
     return draft, torch.stack(probs, dim=1) if probs else draft.new_zeros(len(draft), 0, 1), length

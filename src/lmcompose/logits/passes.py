@@ -156,8 +156,8 @@ class MemberPassesMixin(ComposedGenerationMixin):
         return scores
 
     def _check_in_step(self, call: Call, cache: ComposedCache) -> None:
-        lengths = cache.lengths()
-        wanted = dict.fromkeys((roles[0] for roles in self.scored_passes), lengths[self.leader_role])
+        lengths = {roles[0]: cache.members[roles[0]].get_seq_length() for roles in self.scored_passes}
+        wanted = dict.fromkeys(lengths, lengths[self.leader_role])
         if call.contexts is not None:
             for roles in self.scored_passes[1:]:
                 extra = call.contexts.extra_length(self.context_rows(roles))

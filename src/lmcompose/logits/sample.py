@@ -4,7 +4,7 @@ Everything around that loop is transformers' own: processors, stopping criteria,
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -25,7 +25,7 @@ from lmcompose.decoding.acceptance import Statistics
 from lmcompose.decoding.speculative import Speculation, speculate
 from lmcompose.decoding.texts import Texts
 from lmcompose.errors import ConfigurationError
-from lmcompose.logits.speculation import DraftedPasses, as_speculation, choose_drafter, drafting_cost
+from lmcompose.logits.speculation import DraftedPasses, as_speculation, choose_drafter, drafting_cost, pass_of
 
 COUNTING_PROCESSORS = (UnbatchedClassifierFreeGuidanceLogitsProcessor, SynthIDTextWatermarkLogitsProcessor)
 """Processors that count their calls, and so cannot be asked about tokens that are then thrown away."""
@@ -123,7 +123,8 @@ class SpeculativeGenerationMixin:
             input_ids, generation_config, model_kwargs, is_first_iteration=not generation_config.is_assistant
         )
         composed: ComposedCache = outputs[CACHE_ARGUMENT]
-        reason = uncroppable(composed)
+        passes = (*model.scored_passes, pass_of(model, plan.drafter))
+        reason = uncroppable(composed, dict.fromkeys(roles[0] for roles in passes))
         if reason is not None:
             _warn(reason)
         target = DraftedPasses(self, plan.drafter if reason is None else None, composed, input_ids, model_kwargs)
@@ -154,10 +155,10 @@ class SpeculativeGenerationMixin:
         return int(lengths)
 
 
-def uncroppable(cache: ComposedCache) -> str | None:
-    """Why this cache, filled, cannot forget tokens that were read in vain; None where it can."""
-    for name, view in cache.members.items():
-        for layer in view.layers:
+def uncroppable(cache: ComposedCache, names: Collection[str]) -> str | None:
+    """Why the views `names` of this cache, filled, cannot forget tokens that were read in vain; None where they can."""
+    for name in names:
+        for layer in cache.members[name].layers:
             if not layer.is_croppable:
                 return f"the cache of its member '{name}' ({type(layer).__name__}) cannot be cropped"
     return None
