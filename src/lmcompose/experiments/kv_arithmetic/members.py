@@ -53,6 +53,9 @@ class MemberProfile:
             a little everywhere, and a model that never met a disturbed embedding loses its skill at once.
         mixing: standard deviation of the weights with which the other digits are mixed into the embedding of each (m_B
             only): the disturbance that is left where a linear map reads a digit from a state of m_A.
+        echo: the share of the steps in which expressions of plain numbers are read back, `10 + 22 -> 10 + 22` (m_B only).
+            It is what any pretrained anchor can do, to repeat what it has read, and holds no key; a bridge that tells
+            the anchor which number a key is then has nothing more to learn for KV-SUBS.
         decay: the last fraction of the steps, over which the learning rates fall to zero.
     """
 
@@ -71,6 +74,7 @@ class MemberProfile:
     unknown: float = 0.0
     noise: float = 0.0
     mixing: float = 0.0
+    echo: float = 0.0
     decay: float = 0.35
 
 
@@ -205,13 +209,14 @@ def train_anchor_stage(
             longest = 2 if step < profile.single * profile.steps else task.operands
             operands = _draw_operands(generator, task, profile, longest)
             drawn = task.sample(generator, profile.rows, operands, sparse=profile.sparse)
-            ids, prompt = _encoded(task, Kind.NUM_MATH, drawn)
+            echo = profile.echo > 0 and generator.random() < profile.echo
+            ids, prompt = _encoded(task, Kind.KV_SUBS if echo else Kind.NUM_MATH, drawn)
             yield forget_digits(ids, prompt, profile.unknown, generator), prompt
 
     def keep_unread_words_at_zero() -> None:
         words = model.transformer.wte.weight
         assert words.grad is not None
-        words.grad[[BECOMES, FILLER]] = 0
+        words.grad[[FILLER] if profile.echo else [BECOMES, FILLER]] = 0
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # of the noise
