@@ -49,8 +49,9 @@ def proxy_markdown(result: Result) -> str:
     return "\n".join([*parts, f"Made by `{result['command']}`.\n"])
 
 
-def losses_grid(task: Result) -> Grid:
+def losses_grid(task: Result, unit: str = "nats per token") -> Grid:
     """The five models of one task, and the expert added alone: loss, and how much of the gap is closed."""
+    texts = f"{task['tokens']:,} tokens of {task['documents']} documents"
     rows = []
     for name, title in MODELS.items():
         model = task["models"][name]
@@ -66,12 +67,11 @@ def losses_grid(task: Result) -> Grid:
             ]
         )
     return Grid(
-        f"Held-out loss, {task['title']}, nats per token",
+        f"Held-out loss, {task['title']}, {unit}",
         ["model", "loss", "minus base", "gap closed, %"],
         rows,
         notes=[
-            f"Means over the seeds; {task['tokens']:,} tokens of {task['documents']} documents. Brackets: 95 % "
-            "bootstrap intervals over the documents.",
+            f"Means over the seeds; {texts}. Brackets: 95 % bootstrap intervals over the documents.",
             "gap closed: (model - base) / (directly tuned base - base).",
         ],
         strong=[list(MODELS).index("proxy")],

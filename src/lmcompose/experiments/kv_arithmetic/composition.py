@@ -17,8 +17,9 @@ from transformers.trainer_callback import PrinterCallback
 
 from lmcompose.calm.compose import compose
 from lmcompose.calm.model import CalmForCausalLM
-from lmcompose.experiments.kv_arithmetic.members import Report, answer_loss, schedule
+from lmcompose.experiments.kv_arithmetic.members import answer_loss, schedule
 from lmcompose.experiments.kv_arithmetic.task import FIRST_KEY, Kind, Task
+from lmcompose.experiments.stages import Report
 from lmcompose.training.trainer import CalmTrainer
 
 

@@ -24,14 +24,13 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lmcompose.experiments.kv_arithmetic.task import BECOMES, BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.stages import Report
 
 KEY_NORM = 4.0
 """Of m_A's keys once it is trained: of the order of m_B's digits, which have 1 to 2."""
 
 Batch = tuple[torch.Tensor, int]
 """Token ids [rows, length] and the length of the prompt."""
-Report = Callable[[int, int, float], None]
-"""Called with (step, steps, loss)."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from lmcompose.evaluation.statistics import with_intervals
 from lmcompose.experiments.kv_arithmetic import evaluate, members
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
 from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
-from lmcompose.experiments.kv_arithmetic.stages import Stages, stamp_of
 from lmcompose.experiments.kv_arithmetic.task import Kind, Task
+from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.plots import kv_figure
 from lmcompose.reporting.tables import grids, markdown
@@ -137,7 +137,7 @@ def _members(
     ):
         profile = getattr(settings, role)
 
-        def make(report: members.Report, train: Any = train, profile: Any = profile, role: str = role) -> Any:
+        def make(report: Report, train: Any = train, profile: Any = profile, role: str = role) -> Any:
             if ready is not None:
                 return _load_member(ready / role), {"seconds": 0.0}
             model, seconds = train(task, profile, seed, report)
@@ -176,7 +176,7 @@ def _composition(
         augmenting = type(augmenting)(augmenting.config).eval()  # the same shape, HF's own random weights
     projection = "mlp" if arm == "composition_mlp" else "linear"
 
-    def make(report: members.Report) -> tuple[CalmForCausalLM, dict[str, Any]]:
+    def make(report: Report) -> tuple[CalmForCausalLM, dict[str, Any]]:
         model = compose_members(task, anchor, augmenting, settings.composition, seed, projection)
         seconds, curve = train_composition(model, task, settings.composition, seed, report)
         return model, {"seconds": seconds, "curve": curve}

@@ -1,5 +1,5 @@
 """Proxy-tuning on pretrained models: what a small model learns of a language, brought to a larger one by logits alone."""
 
+from lmcompose.experiments.proxy_translation.run import run
 
-
-
+__all__ = ["run"]

@@ -21,9 +21,9 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from lmcompose.evaluation.texts import continuation_ids
-from lmcompose.experiments.kv_arithmetic.members import Report
 from lmcompose.experiments.proxy_translation.pairs import Pair, answer, prompt
 from lmcompose.experiments.proxy_translation.profiles import Profile
+from lmcompose.experiments.stages import Report
 
 SAVED_EVERY = 10
 """Steps between checkpoints: a run that was stopped goes on from the last one."""

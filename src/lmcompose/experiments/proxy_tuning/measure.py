@@ -11,8 +11,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 
 import lmcompose
 from lmcompose.evaluation.scoring import divergence
-from lmcompose.experiments.proxy_tuning.members import Report
 from lmcompose.experiments.proxy_tuning.texts import Rows
+from lmcompose.experiments.stages import Report
 from lmcompose.logits.model import LogitForCausalLM
 
 ROWS_AT_ONCE = 32

@@ -5,7 +5,7 @@ This file knows nothing about compositions.
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from lmcompose.experiments.proxy_tuning.profiles import Schooling, Shape
 from lmcompose.experiments.proxy_tuning.texts import Rows
+from lmcompose.experiments.stages import Report
 
 WARM_UP = 0.08
 """The share of the steps in which the learning rate rises."""
-
-Report = Callable[[int, int, float], None]
-"""Called with (step, steps, loss)."""
 
 
 def build(shape: Shape, tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> LlamaForCausalLM:

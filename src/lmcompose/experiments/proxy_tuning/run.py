@@ -22,11 +22,12 @@ from transformers.utils import logging
 
 from lmcompose.card import run_record
 from lmcompose.errors import MemberError
-from lmcompose.experiments.kv_arithmetic.stages import Stages, stamp_of
-from lmcompose.experiments.proxy_tuning import gaps, texts
+from lmcompose.experiments import gaps
+from lmcompose.experiments.proxy_tuning import texts
 from lmcompose.experiments.proxy_tuning.profiles import STORIES, Profile
-from lmcompose.experiments.proxy_tuning.seed import Seed, kept
+from lmcompose.experiments.proxy_tuning.seed import Seed
 from lmcompose.experiments.proxy_tuning.texts import TASKS
+from lmcompose.experiments.stages import Report, Stages, stamp_of
 
 
 def run(
@@ -77,7 +78,9 @@ def run(
         "parameters": parts[0].sizes(),
         "texts": {name: {"rows": len(each), "tokens": int(each.mask.sum())} for name, each in rows.items()},
         "stories": gaps.plain_losses([part["stories"] for part in measured]),
-        "tasks": {task: _task(title, [part[task] for part in measured]) for task, title in TASKS.items()},
+        "tasks": {
+            task: {"title": title, **gaps.figures([part[task] for part in measured])} for task, title in TASKS.items()
+        },
         "samples": {task: each["samples"] for task, each in shown.items()},
         "style": shown["diary"]["style"],
         "comparison": {task: each["comparison"] for task, each in shown.items()},
@@ -86,21 +89,13 @@ def run(
     }
 
 
-def _task(title: str, measured: list[dict[str, Any]]) -> dict[str, Any]:
-    figures = gaps.figures(measured)
-    best = {
-        kind: {model: gaps.best(rows) for model, rows in figures[kind].items()} for kind in ("alpha", "temperature")
-    }
-    return {"title": title, **figures, "best": best}
-
-
 def _told(
     teller: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, profile: Profile, stages: Stages
 ) -> texts.Texts:
     """All stories, by what they are for."""
     count = 2 * profile.stories + profile.tuning_stories + profile.held_out_stories
 
-    def tell(report: texts.Report) -> list[str]:
+    def tell(report: Report) -> list[str]:
         return texts.tell_stories(
             teller, tokenizer, count, profile.new_tokens, profile.temperature, seed=0, report=report
         )
@@ -108,4 +103,4 @@ def _told(
     weights = sum(float(parameter.detach().double().sum()) for parameter in teller.parameters())
     stamp = stamp_of(count, profile.new_tokens, profile.temperature, teller.num_parameters(), weights)
     label = f"{count:,} stories, told by the pretrained model"
-    return texts.divide(kept(stages, "stories", label, stamp, tell), profile)
+    return texts.divide(stages.kept("stories", label, stamp, tell), profile)

@@ -1,7 +1,5 @@
 """One seed of the experiment: its models, each kept on disk when it is trained, and what they say and write."""
 
-import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,13 +12,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 from lmcompose.evaluation.compare import compare
 from lmcompose.evaluation.statistics import score
 from lmcompose.evaluation.trace import trace
-from lmcompose.experiments.kv_arithmetic.stages import Stages, stamp_of
 from lmcompose.experiments.proxy_tuning import members
 from lmcompose.experiments.proxy_tuning.diary import OPENING, is_diary
 from lmcompose.experiments.proxy_tuning.measure import compositions, measure, sums_on, write
 from lmcompose.experiments.proxy_tuning.profiles import Profile
 from lmcompose.experiments.proxy_tuning.texts import TASKS, Rows
-from lmcompose.folders import write_json_atomic
+from lmcompose.experiments.stages import Report, Stages, stamp_of
 
 ARMS = {"same": "stories", "other": "other", "code": "code"}
 """The pairs, by what their antiexpert has read; the first is the one that is swept."""
@@ -67,7 +64,7 @@ class Seed:
         schooling = profile.base_schooling if large else profile.small_schooling
         number = ["base", *(f"antiexpert-{arm}" for arm in ARMS)].index(name)
 
-        def make(report: members.Report) -> tuple[LlamaForCausalLM, dict[str, Any]]:
+        def make(report: Report) -> tuple[LlamaForCausalLM, dict[str, Any]]:
             model = members.build(shape, self.tokenizer, profile.length, seed=100 * self.seed + number)
             seconds = members.train(model, self.rows[read], schooling, self.seed, report)
             return model, {"seconds": seconds}
@@ -76,7 +73,7 @@ class Seed:
         return self._made(name, f"{name}, on {_READ[read]}", settings, make)
 
     def _tuned(self, name: str, model: LlamaForCausalLM, task: str) -> LlamaForCausalLM:
-        def make(report: members.Report) -> tuple[LlamaForCausalLM, dict[str, Any]]:
+        def make(report: Report) -> tuple[LlamaForCausalLM, dict[str, Any]]:
             new, seconds = members.tuned(model, self.rows[task], self.profile.tuning, self.seed, report)
             return new, {"seconds": seconds}
 
@@ -114,16 +111,16 @@ class Seed:
         """What the models of this seed write, and how they compare token by token, by task; and one trace."""
         return {task: self._kept(f"{task}-shown", "texts", partial(self._texts, task)) for task in TASKS}
 
-    def _kept(self, name: str, what: str, make: Callable[[members.Report], Any]) -> Any:
+    def _kept(self, name: str, what: str, make: Callable[[Report], Any]) -> Any:
         label = f"seed {self.seed}: {what}, {TASKS[name.partition('-')[0]]}"
-        return kept(self.stages, name, label, stamp_of(name, self.profile, self.texts, self.seed), make)
+        return self.stages.kept(name, label, stamp_of(name, self.profile, self.texts, self.seed), make)
 
-    def _scores(self, task: str, report: members.Report) -> dict[str, Any]:
+    def _scores(self, task: str, report: Report) -> dict[str, Any]:
         models = compositions(self.base, self._pairs(task), self.tokenizer)
         held_out, profile = self.rows[f"{task}_held_out"], self.profile
         return measure(models, self.tuned[task], held_out, profile.alphas, profile.temperatures, report)
 
-    def _texts(self, task: str, report: members.Report) -> dict[str, Any]:
+    def _texts(self, task: str, report: Report) -> dict[str, Any]:
         profile, tuned, expert = self.profile, self.tuned[task], self.experts[task]["same"]
         proxy = compositions(self.base, self._pairs(task), self.tokenizer)["same"]
         models = {"base": self.base, "expert": expert, "proxy": proxy, "tuned": tuned}
@@ -142,23 +139,6 @@ class Seed:
         style = {name: score(sum(map(is_diary, texts)), len(texts)) for name, texts in written.items()}
         path = trace(proxy, OPENING, tuned=tuned, max_new_tokens=profile.sample_tokens, command="make proxy-stories")
         return {**found, "style": style, "trace": path}
-
-
-def kept(stages: Stages, name: str, label: str, stamp: str, make: Callable[[members.Report], Any]) -> Any:
-    """What an earlier run has left of a stage that makes no model, where its stamp fits, or what `make` makes now."""
-    path = stages.folder / f"{name}.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {}
-    if found.get("stamp") != stamp:
-        started = time.process_time()
-        with stages.progress(label) as report:
-            value = make(report)
-        found = {"stamp": stamp, "seconds": time.process_time() - started, "value": value}
-        write_json_atomic(path, found)
-    stages.seconds.append({"name": label, "seconds": found["seconds"]})
-    return found["value"]
 
 
 def _load(folder: Path) -> LlamaForCausalLM:

@@ -5,7 +5,7 @@ by document. This file trains nothing.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -17,6 +17,7 @@ from lmcompose.errors import DataError
 from lmcompose.experiments import standard_library
 from lmcompose.experiments.proxy_tuning.diary import as_diary, whole_sentences
 from lmcompose.experiments.proxy_tuning.profiles import Profile
+from lmcompose.experiments.stages import Report
 
 STORIES_AT_ONCE = 512
 HELD_OUT = 0.15
@@ -24,7 +25,6 @@ HELD_OUT = 0.15
 
 TASKS = {"diary": "stories as a diary", "documentation": "Python's documentation"}
 
-Report = Callable[[int, int, float], None]
 Texts = dict[str, list[str]]
 
 

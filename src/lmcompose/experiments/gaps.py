@@ -78,16 +78,25 @@ def figure(by_seed: Array) -> dict[str, Any]:
     }
 
 
-def figures(measured: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Any]:
-    """The figures of one task from what `measure.measure` gave for each seed.
+def figures(measured: Sequence[Mapping[str, Any]], seed: int = 0, unit: str = "tokens") -> dict[str, Any]:
+    """The figures of one task from what `measure` gave for each seed.
+
+    Args:
+        unit: what the losses are divided by, a list by document in `measured`: "tokens" or "characters". Divergences
+            and agreement are always per token.
 
     Returns:
         `models`: name -> `loss`, `minus_base` and `gap_closed`; `alpha` and `temperature`: model -> a list of the same
-        with the `value` of each; `kl` and `agreement`: pair -> figure.
+        with the `value` of each; `best`, the value of each sweep with the lowest loss; `kl` and `agreement`: pair ->
+        figure.
     """
     documents = Documents(measured[0]["tokens"], seed=seed)
+    units = documents if unit == "tokens" else Documents(measured[0][unit], seed=seed)
 
     def losses(kind: str, name: str) -> Array:
+        return np.stack([units.per_token(part[kind][name]) for part in measured])
+
+    def per_token(kind: str, name: str) -> Array:
         return np.stack([documents.per_token(part[kind][name]) for part in measured])
 
     base, tuned = losses("nats", "base"), losses("nats", "tuned")
@@ -107,9 +116,11 @@ def figures(measured: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, A
     return {
         "documents": len(documents.tokens),
         "tokens": int(documents.tokens.sum()),
+        **({} if unit == "tokens" else {unit: int(units.tokens.sum())}),
         "models": {name: compared(losses("nats", name)) for name in measured[0]["nats"]},
         **sweeps,
-        **{kind: _each(measured, kind, losses) for kind in ("kl", "agreement")},
+        "best": {kind: {model: best(rows) for model, rows in sweep.items()} for kind, sweep in sweeps.items()},
+        **{kind: _each(measured, kind, per_token) for kind in ("kl", "agreement")},
     }
 
 

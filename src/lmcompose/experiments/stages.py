@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
-from lmcompose.experiments.kv_arithmetic.members import Report
 from lmcompose.folders import write_json_atomic
 
 STAMP = "stage.json"
+
+Report = Callable[[int, int, float], None]
+"""Called with (step, steps, loss)."""
 
 
 def stamp_of(*settings: Any) -> str:
@@ -57,7 +59,7 @@ class Stages:
             load: reads the model back.
         """
         folder = self.folder / name
-        kept = _read_stamp(folder)
+        kept = _read(folder / STAMP)
         if kept is not None and kept.get("stamp") == stamp:
             self.console.print(f"[dim]{label}: taken from {folder}[/dim]")
             model, notes = load(folder), kept["notes"]
@@ -69,6 +71,21 @@ class Stages:
             write_json_atomic(folder / STAMP, {"stamp": stamp, "notes": notes})  # last: only now is the stage done
         self.seconds.append({"name": label, "seconds": notes["seconds"]})
         return model, notes
+
+    def kept(self, name: str, label: str, stamp: str, make: Callable[[Report], Any]) -> Any:
+        """The same for a stage that makes no model but a value for JSON, which is kept in `<name>.json`."""
+        path = self.folder / f"{name}.json"
+        found = _read(path) or {}
+        if found.get("stamp") != stamp:
+            started = time.process_time()
+            with self.progress(label) as report:
+                value = make(report)
+            found = {"stamp": stamp, "seconds": time.process_time() - started, "value": value}
+            write_json_atomic(path, found)
+        else:
+            self.console.print(f"[dim]{label}: taken from {path}[/dim]")
+        self.seconds.append({"name": label, "seconds": found["seconds"]})
+        return found["value"]
 
     @contextmanager
     def timed(self, label: str) -> Iterator[Report]:
@@ -111,8 +128,8 @@ def _figure(loss: float) -> str:
     return "" if math.isnan(loss) else f"loss {loss:.3f}"
 
 
-def _read_stamp(folder: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return dict(json.loads((folder / STAMP).read_text(encoding="utf-8")))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmcompose.errors import DataError
-from lmcompose.experiments.proxy_tuning.gaps import Documents, best, figure, figures, gap_closed, interval
+from lmcompose.experiments.gaps import Documents, best, figure, figures, gap_closed, interval
 
 TOKENS = [10, 30]
 

@@ -1,0 +1,73 @@
+"""Run from the command line: `python -m lmcompose.experiments.proxy_translation --base FOLDER --small FOLDER ...`.
+
+Prints the tables, and writes the result as JSON, as Markdown and as a figure. Adapters and what was measured are kept
+in a folder of their own, so that a run that was stopped goes on where it was.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.proxy_translation.pairs import LANGUAGES
+from lmcompose.experiments.proxy_translation.run import run
+from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.reporting.proxy_plots import proxy_figure
+from lmcompose.reporting.translation_tables import translation_grids, translation_markdown
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--base", required=True, help="the large model: a folder or a hub id")
+    options.add_argument("--small", required=True, help="the small model, with the same tokenizer")
+    options.add_argument("--hornmt", required=True, type=Path, help="the folder of HornMT: eng.txt, som.txt, orm.txt")
+    options.add_argument("--ntrex", required=True, type=Path, help="the folder of NTREX: newstest2019-src.eng.txt, ...")
+    options.add_argument("--language", choices=LANGUAGES, default="som")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--models", type=Path, default=Path("runs/proxy_translation"), help="where adapters are kept")
+    options.add_argument("--output", type=Path, help="default: results/proxy_translation/<language>.json")
+    return options
+
+
+def write_report(result: dict[str, Any], path: Path) -> list[Path]:
+    """Write `path` (JSON), and beside it the same as Markdown and the figure."""
+    places = [path, path.with_suffix(".md"), path.with_suffix(".png")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, result)
+    write_text_atomic(places[1], translation_markdown(result))
+    proxy_figure({"tasks": {result["language"]: result}}, places[2])
+    return places
+
+
+def main() -> None:
+    """Run from the command line."""
+    from rich.console import Console
+
+    options = parser().parse_args()
+    command = shlex.join(["python", "-m", "lmcompose.experiments.proxy_translation", *sys.argv[1:]])
+    try:
+        result = run(
+            options.base,
+            options.small,
+            hornmt=options.hornmt,
+            ntrex=options.ntrex,
+            language=options.language,
+            seed=options.seed,
+            folder=options.models,
+            command=command,
+        )
+    except LmcomposeError as error:
+        print(f"proxy_translation: {error}", file=sys.stderr)
+        sys.exit(2)
+    console = Console(highlight=False)
+    for grid in translation_grids(result):
+        console.print(grid.to_rich())
+    path = options.output or Path("results/proxy_translation") / f"{options.language}.json"
+    console.print(f"Written: {', '.join(map(str, write_report(result, path)))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""chrF of translations with intervals, from sacrebleu's own counts."""
+
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics import CHRF
+
+from lmcompose.experiments import gaps
+
+BETAS = {"chrf1": 1, "chrf2": 2}
+"""chrF by its beta: the CALM paper's chrF1, and sacrebleu's default."""
+
+
+def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 1_000, seed: int = 0) -> dict[str, Any]:
+    """chrF of every model with beta 1 and 2, by sacrebleu, and the gap closed, each with its interval.
+
+    The intervals are a bootstrap over sentences, in which one sentence is drawn with what all models made of it.
+
+    Returns:
+        By model, `chrf1` and `chrf2` as [estimate, low, high], and the share of translations that are `empty`; and
+        under `gap_closed`, by model, the same of the share of the gap between base and tuned, in chrF1.
+    """
+    count = len(references)
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    weights = np.concatenate([np.ones((1, count), dtype=int), draws])
+    found: dict[str, Any] = {}
+    scores: dict[str, np.ndarray] = {}
+    for name, lines in written.items():
+        found[name] = {"empty": sum(not line for line in lines) / count}
+        for metric, beta in BETAS.items():
+            scorer = CHRF(beta=beta)
+            statistics = np.array(scorer._extract_corpus_statistics(lines, [references]))
+            values = np.array([scorer._compute_f_score(list(sums)) for sums in weights @ statistics])
+            found[name][metric] = gaps.interval(values)
+            if metric == "chrf1":
+                scores[name] = values
+    closed = {
+        name: gaps.gap_closed(scores["base"], scores[name], scores["tuned"])
+        for name in written
+        if name not in ("base", "tuned")
+    }
+    return {"models": found, "gap_closed": {name: gaps.interval(values) for name, values in closed.items()}}
