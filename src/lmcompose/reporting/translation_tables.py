@@ -38,7 +38,7 @@ def chrf_grid(result: Result) -> Grid:
             MODELS[name],
             interval(each["chrf1"]),
             interval(each["chrf2"]),
-            interval([100 * share for share in closed[name]]) if name in closed else "",
+            interval([100 * share for share in closed[name]]) if closed.get(name) else "",
             f"{100 * each['empty']:.0f}",
         ]
         for name, each in measured.items()

@@ -52,9 +52,9 @@ class MemberProfile:
             a little everywhere, and a model that never met a disturbed embedding loses its skill at once.
         mixing: standard deviation of the weights with which the other digits are mixed into the embedding of each (m_B
             only): the disturbance that is left where a linear map reads a digit from a state of m_A.
-        echo: the share of the steps in which expressions of plain numbers are read back, `10 + 22 -> 10 + 22` (m_B only).
-            It is what any pretrained anchor can do, to repeat what it has read, and holds no key; a bridge that tells
-            the anchor which number a key is then has nothing more to learn for KV-SUBS.
+        echo: the share of the steps in which expressions of plain numbers are read back, `10 + 22 -> 10 + 22` (m_B
+            only). Any pretrained anchor can repeat what it has read; there is no key in it. A bridge that tells the
+            anchor which number a key is then has nothing more to learn for KV-SUBS.
         decay: the last fraction of the steps, over which the learning rates fall to zero.
     """
 

@@ -1,4 +1,4 @@
-"""Proxy-tuning on pretrained models: what a small model learns of a language, brought to a larger one by logits alone."""
+"""Proxy-tuning on pretrained models: what a small one learns of a language, brought to a larger one by logits alone."""
 
 from lmcompose.experiments.proxy_translation.run import run
 

@@ -18,7 +18,8 @@ def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 
 
     Returns:
         By model, `chrf1` and `chrf2` as [estimate, low, high], and the share of translations that are `empty`; and
-        under `gap_closed`, by model, the same of the share of the gap between base and tuned, in chrF1.
+        under `gap_closed`, by model, the same of the share of the gap between base and tuned, in chrF1; None where
+        base and tuned may score alike, so that there is no gap to close.
     """
     count = len(references)
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
@@ -34,9 +35,11 @@ def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 
             found[name][metric] = gaps.interval(values)
             if metric == "chrf1":
                 scores[name] = values
-    closed = {
-        name: gaps.gap_closed(scores["base"], scores[name], scores["tuned"])
-        for name in written
-        if name not in ("base", "tuned")
-    }
-    return {"models": found, "gap_closed": {name: gaps.interval(values) for name, values in closed.items()}}
+    inner = [name for name in written if name not in ("base", "tuned")]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        closed = {name: gaps.gap_closed(scores["base"], scores[name], scores["tuned"]) for name in inner}
+    return {"models": found, "gap_closed": {name: _interval(values) for name, values in closed.items()}}
+
+
+def _interval(values: np.ndarray) -> list[float] | None:
+    return gaps.interval(values) if np.isfinite(values).all() else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 import lmcompose
 from lmcompose.evaluation.positions import score_text, split
@@ -94,7 +94,7 @@ def _by_name(model: LogitForCausalLM, scores: Scores, members: Mapping[str, torc
 @torch.inference_mode()
 def translate(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     pairs: Sequence[Pair],
     language: str,
     new_tokens: int,

@@ -1,4 +1,4 @@
-"""The stages of one language and one seed: two adapters, the scores of the held-out translations, and what is written."""
+"""The stages of one language and one seed: two adapters, the scores of held-out translations, and what is written."""
 
 import functools
 from collections.abc import Iterator
