@@ -97,7 +97,7 @@ reproduce-kv-arithmetic: $(READY)  ## the same scale for arithmetic alone, witho
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")
 
-proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (a seed took 36 minutes beside other work)
+proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (three seeds, 20 minutes of one core)
 	$(PYTHON) -m lmcompose.experiments.proxy_tuning $(if $(STORIES),--stories "$(STORIES)")
 
 # ---------------------------------------------------------------------------------------------------------- checks

@@ -18,7 +18,7 @@ from lmcompose.experiments.proxy_tuning.__main__ import read_arguments, write_re
 from lmcompose.experiments.proxy_tuning.measure import compositions, measure
 from lmcompose.experiments.proxy_tuning.profiles import STORIES, Profile, Schooling, Shape
 from lmcompose.experiments.proxy_tuning.texts import TASKS, Rows, divide, encode, shortened, tell_stories
-from lmcompose.reporting.proxy_tables import losses_grid, proxy_grids
+from lmcompose.reporting.proxy_tables import losses_grid, proxy_grids, seeds_grid
 from tests.experiments.proxy_tuning.conftest import toy_stories
 
 ROOT = Path(__file__).parents[3]
@@ -296,4 +296,6 @@ def test_the_documentation_shows_the_committed_result() -> None:
     page = (ROOT / "docs" / "proxy-stories.md").read_text(encoding="utf-8")
     for task in committed["tasks"].values():
         assert losses_grid(task).to_markdown() in page
-    assert committed["seeds"]
+    assert seeds_grid(committed["tasks"], committed["seeds"]).to_markdown() in page
+    assert len(committed["seeds"]) >= 3
+    assert committed["recipe"]["profile"] == json.loads(json.dumps(dataclasses.asdict(STORIES)))
