@@ -70,7 +70,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv reproduce-kv-arithmetic stories proxy-stories
+.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -86,13 +86,6 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	$(LMCOMPOSE) demo --profile paper
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
-
-reproduce-kv-arithmetic: $(READY)  ## the same scale for arithmetic alone, without substitution (45 minutes)
-	$(LMCOMPOSE) demo --profile paper_arithmetic
-	@mkdir -p results/kv_arithmetic
-	for kind in json md png; do \
-	  cp runs/kv_arithmetic/paper_arithmetic/result.$$kind results/kv_arithmetic/paper-arithmetic.$$kind; \
-	done
 
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")

@@ -17,9 +17,6 @@ from lmcompose.experiments.kv_arithmetic import run as run_experiment
 from lmcompose.experiments.kv_arithmetic.composition import (
     CompositionBatches,
     CompositionProfile,
-    Phase,
-    compose_members,
-    train_composition,
 )
 from lmcompose.experiments.kv_arithmetic.members import MemberProfile
 from lmcompose.experiments.kv_arithmetic.profiles import PROFILES, Profile, profile_named
@@ -29,16 +26,19 @@ from lmcompose.experiments.kv_arithmetic.task import EQUALS, FILLER, FIRST_DIGIT
 MEMBER = MemberProfile(
     width=32, layers=2, heads=2, mlp=16, steps=8, rows=16, learning_rate=3e-3, weight_decay=0.1, mix=(1, 1)
 )
-PHASE = Phase(connections=((0, 0),), steps=6, rows=16, learning_rate=0.02, mix=(0, 1))
 TINY = Profile(
     keys=60,
     operands=2,
     augmenting=MEMBER,
     anchor=(dataclasses.replace(MEMBER, unknown=0.5, sparse=0.5), dataclasses.replace(MEMBER, noise=0.1)),
     composition=CompositionProfile(
+        connections=((2, 0), (2, 2)),
         num_heads=2,
         initializer_range=0.1,
-        phases=(PHASE, dataclasses.replace(PHASE, connections=((0, 0), (2, 2)), substitution=0.5)),
+        steps=6,
+        rows=16,
+        learning_rate=0.02,
+        mix=(0, 1),
     ),
     tested=20,
     arms=("composition", "random_augmenting", "composition_mlp"),
@@ -105,23 +105,9 @@ def test_the_shipped_members_have_the_demos_shape_and_skill() -> None:
     assert anchor.transformer.wte.weight[FIRST_KEY:].abs().max() == 0  # it has seen no key
 
 
-def test_a_phase_trains_its_own_connections_only() -> None:
-    anchor = members.with_full_vocabulary(members.build_anchor(TASK, MEMBER, 0), TASK)
-    augmenting = members.with_full_vocabulary(members.build_augmenting(TASK, MEMBER, 0), TASK)
-    profile = dataclasses.replace(
-        TINY.composition, phases=(PHASE, dataclasses.replace(PHASE, connections=((2, 2),), steps=0))
-    )
-    model = compose_members(TASK, anchor, augmenting, profile, seed=0)
-    before = {name: parameter.clone() for name, parameter in model.composition_parameters()}
-    train_composition(model, TASK, dataclasses.replace(profile, phases=(PHASE,)), seed=0)
-    for name, parameter in model.composition_parameters():
-        assert torch.equal(parameter, before[name]) is ("_2_2" in name)
-        assert parameter.requires_grad
-
-
 def test_batches_hold_their_shares_are_repeatable_and_show_held_in_keys_only() -> None:
-    phase = dataclasses.replace(PHASE, substitution=0.25, mix=(1, 1), rows=64)
-    batches = CompositionBatches(TASK, phase, seed=3)
+    profile = dataclasses.replace(TINY.composition, substitution=0.25, mix=(1, 1), rows=64)
+    batches = CompositionBatches(TASK, profile, seed=3)
     rows: dict[str, int] = {}
     for part, same in zip(batches[4]["parts"], batches[4]["parts"], strict=True):
         assert torch.equal(part["input_ids"], same["input_ids"])

@@ -6,6 +6,7 @@ and arithmetic on plain numbers, in the shares that the profile states.
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,13 @@ from lmcompose.training.trainer import CalmTrainer
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A part of the training, with the connections that are trained in it; the others stay as they are.
+class CompositionProfile:
+    """The composition and how it is trained.
 
     Args:
         connections: (layer of m_A, layer of m_B) pairs, 0 = the embeddings.
+        num_heads: N_H of the cross-attention.
+        initializer_range: standard deviation of the initial composition parameters but W_O.
         steps, rows: optimizer steps, and expressions in each.
         learning_rate: of Muon, scaled to the step size of AdamW, for W_Q and W_K.
         written: the learning rate of f_proj, W_V and W_O, what is read and written, as a share of `learning_rate`.
@@ -39,53 +42,28 @@ class Phase:
         ramp: the fractions of the steps between which `all_keys` rises.
         no_key: the share of arithmetic rows of plain numbers only, so that the anchor's own skill is kept.
         weight_decay: of W_Q and W_K, whose scores must grow before one key can be told from all other positions.
-        written_decay: of f_proj, W_V and W_O. Muon's steps have one size, and without a strong decay these three can
+        written_decay: of f_proj, W_V and W_O. Muon's steps have one size, and without a stronger decay these three can
             grow until a bridge writes many times what the anchor's own embeddings are, which drowns the anchor's skill.
+        warmup: steps in which the learning rate rises.
         decay: the last fraction of the steps, over which the learning rate falls to zero.
     """
 
     connections: tuple[tuple[int, int], ...]
+    num_heads: int
+    initializer_range: float
     steps: int
     rows: int
     learning_rate: float
     mix: tuple[float, ...]
-    substitution: float = 0.0
+    substitution: float = 0.3
     all_keys: tuple[float, float] = (0.1, 0.75)
     ramp: tuple[float, float] = (0.2, 0.4)
     no_key: float = 0.1
-    written: float = 1.0
+    written: float = 0.5
     weight_decay: float = 0.1
-    written_decay: float = 0.1
+    written_decay: float = 0.3
     warmup: int = 20
-    decay: float = 0.5
-
-
-@dataclass(frozen=True)
-class CompositionProfile:
-    """The composition and how it is trained.
-
-    A connection that is not trained yet adds nothing, since its W_O is zero; so the phases can follow each other
-    without disturbing what was learned. The paper trains all connections at once; both are CALM.
-
-    Args:
-        num_heads: N_H of the cross-attention.
-        initializer_range: standard deviation of the initial composition parameters but W_O.
-        phases: in order.
-    """
-
-    num_heads: int
-    initializer_range: float
-    phases: tuple[Phase, ...]
-
-    @property
-    def connections(self) -> list[tuple[int, int]]:
-        """All connections, in the order in which they are first trained."""
-        return list(dict.fromkeys(pair for phase in self.phases for pair in phase.connections))
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of all phases."""
-        return sum(phase.steps for phase in self.phases)
+    decay: float = 0.75
 
 
 Part = dict[str, Any]
@@ -101,24 +79,24 @@ class CompositionBatches(Dataset):
 
     in_order = True
 
-    def __init__(self, task: Task, phase: Phase, seed: int) -> None:
-        self.task, self.phase, self.seed = task, phase, seed
+    def __init__(self, task: Task, profile: CompositionProfile, seed: int) -> None:
+        self.task, self.profile, self.seed = task, profile, seed
 
     def __len__(self) -> int:
-        return self.phase.steps
+        return self.profile.steps
 
     def __getitem__(self, step: int) -> dict[str, list[Part]]:
         """`parts`: the batch, grouped by kind and length."""
-        task, phase = self.task, self.phase
+        task, profile = self.task, self.profile
         generator = np.random.default_rng([self.seed, 4, step])
-        all_keys = float(np.interp(step / phase.steps, phase.ramp, phase.all_keys))
-        mix = np.array(phase.mix[: task.operands])
+        all_keys = float(np.interp(step / profile.steps, profile.ramp, profile.all_keys))
+        mix = np.array(profile.mix[: task.operands])
         parts = []
-        for kind, share in ((Kind.KV_MATH, 1 - phase.substitution), (Kind.KV_SUBS, phase.substitution)):
-            for operands, rows in enumerate(np.round(phase.rows * share * mix / mix.sum()).astype(int), start=1):
+        for kind, share in ((Kind.KV_MATH, 1 - profile.substitution), (Kind.KV_SUBS, profile.substitution)):
+            for operands, rows in enumerate(np.round(profile.rows * share * mix / mix.sum()).astype(int), start=1):
                 if rows == 0:
                     continue
-                kinds = {"all_keys": all_keys, "no_key": phase.no_key} if kind is Kind.KV_MATH else {}
+                kinds = {"all_keys": all_keys, "no_key": profile.no_key} if kind is Kind.KV_MATH else {}
                 expressions = task.sample(generator, int(rows), operands, task.split[0], **kinds)
                 ids, prompt = task.encode(expressions, kind)
                 parts.append({"input_ids": torch.from_numpy(ids), "prompt": prompt})
@@ -146,15 +124,15 @@ class AnswerTrainer(CalmTrainer):
 
 
 class StepReport(TrainerCallback):
-    """Tells a `Report` of every step, counted on from the phases before."""
+    """Tells a `Report` of every step."""
 
-    def __init__(self, report: Report, before: int, steps: int) -> None:
-        self.report, self.before, self.steps = report, before, steps
+    def __init__(self, report: Report) -> None:
+        self.report = report
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         """Called by the trainer."""
         losses = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
-        self.report(self.before + state.global_step, self.steps, losses[0] if losses else float("nan"))
+        self.report(state.global_step, state.max_steps, losses[0] if losses else float("nan"))
 
 
 def compose_members(
@@ -170,7 +148,7 @@ def compose_members(
     return compose(
         anchor=(anchor, tokenizer),
         augmenting=(augmenting, tokenizer),
-        connections=profile.connections,
+        connections=list(profile.connections),
         num_heads=profile.num_heads,
         bridge_initializer_range=profile.initializer_range,
         projection=projection,
@@ -179,51 +157,45 @@ def compose_members(
 
 
 def train_composition(
-    model: CalmForCausalLM, task: Task, profile: CompositionProfile, seed: int, report: Report | None = None
+    model: CalmForCausalLM,
+    task: Task,
+    profile: CompositionProfile,
+    seed: int,
+    report: Report | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[float, list[dict[str, float]]]:
-    """Train the composition parameters of `model`, phase by phase.
+    """Train the composition parameters of `model`.
 
     Returns:
         The seconds it took, and the loss curve.
     """
-    started, done = time.perf_counter(), 0
-    curve: list[dict[str, float]] = []
-    for number, phase in enumerate(profile.phases):
-        callbacks: list[TrainerCallback] = [] if report is None else [StepReport(report, done, profile.steps)]
-        curve += train_phase(model, task, phase, seed + 1_000 * number, callbacks, done)
-        done += phase.steps
-    for _, parameter in model.composition_parameters():
-        parameter.requires_grad_(True)
-    return time.perf_counter() - started, curve
-
-
-def train_phase(
-    model: CalmForCausalLM, task: Task, phase: Phase, seed: int, callbacks: list[TrainerCallback], before: int = 0
-) -> list[dict[str, float]]:
-    """Train the connections of one phase; returns its part of the loss curve, counted on from step `before`."""
-    bridges = [model.bridge("augmenting", *pair) for pair in phase.connections]
-    trained = [parameter for bridge in bridges for parameter in bridge.parameters()]
-    asked = [bridge.get_submodule(name).weight for bridge in bridges for name in ("q_proj", "k_proj")]
-    written = [parameter for parameter in trained if all(parameter is not matrix for matrix in asked)]
+    started = time.perf_counter()
+    asked, written = [], []
+    for name, parameter in model.composition_parameters():
+        (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
     # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
     optimizer = torch.optim.Muon(
         [
-            {"params": asked, "lr": phase.learning_rate, "weight_decay": phase.weight_decay},
-            {"params": written, "lr": phase.learning_rate * phase.written, "weight_decay": phase.written_decay},
+            {"params": asked, "lr": profile.learning_rate, "weight_decay": profile.weight_decay},
+            {
+                "params": written,
+                "lr": profile.learning_rate * profile.written,
+                "weight_decay": profile.written_decay,
+            },
         ],
         adjust_lr_fn="match_rms_adamw",
     )
     rates = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: schedule(step, phase.steps, phase.decay, phase.warmup)
+        optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)
     )
     with tempfile.TemporaryDirectory() as folder:
         trainer = AnswerTrainer(
             model=model,
             args=TrainingArguments(
                 output_dir=folder,
-                max_steps=phase.steps,
+                max_steps=profile.steps,
                 per_device_train_batch_size=1,  # a row of this dataset is a batch
-                logging_steps=max(1, phase.steps // 50),
+                logging_steps=max(1, profile.steps // 100),
                 save_strategy="no",
                 report_to="none",
                 remove_unused_columns=False,
@@ -232,17 +204,13 @@ def train_phase(
                 seed=seed,
                 log_level="error",
             ),
-            train_dataset=CompositionBatches(task, phase, seed),
+            train_dataset=CompositionBatches(task, profile, seed),
             data_collator=lambda batches: batches[0],
             optimizers=(optimizer, rates),
-            callbacks=callbacks,
+            callbacks=[*([] if report is None else [StepReport(report)]), *callbacks],
         )
         trainer.remove_callback(PrinterCallback)  # it prints every logged dict where there is no bar
-        for _, parameter in model.composition_parameters():
-            parameter.requires_grad_(False)
-        for parameter in trained:
-            parameter.requires_grad_(True)
         trainer.train()
     model.eval()
-    history = trainer.state.log_history
-    return [{"step": before + entry["step"], "loss": entry["loss"]} for entry in history if "loss" in entry]
+    curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
+    return time.perf_counter() - started, curve

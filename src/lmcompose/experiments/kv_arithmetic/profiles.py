@@ -1,10 +1,9 @@
 """The sizes at which the experiment is run, with every setting of every stage."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile, Phase
+from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile
 from lmcompose.experiments.kv_arithmetic.members import MemberProfile
 
 
@@ -44,15 +43,8 @@ PROFILES = {
             ),
         ),
         composition=CompositionProfile(
-            num_heads=8,
-            initializer_range=0.12,
-            phases=(
-                Phase(connections=((0, 0),), steps=1_000, rows=256, learning_rate=0.02, mix=(0, 1)),
-                Phase(
-                    connections=((0, 0), (2, 2)), steps=600, rows=192, learning_rate=0.01, mix=(0, 1),
-                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
-                ),
-            ),
+            connections=((2, 0),), num_heads=8, initializer_range=0.12, steps=1_000, rows=192, learning_rate=0.02,
+            mix=(0, 1),
         ),
         tested=1_000,
     ),
@@ -75,45 +67,12 @@ PROFILES = {
             ),
         ),
         composition=CompositionProfile(
-            num_heads=8,
-            initializer_range=0.05,
-            phases=(
-                Phase(
-                    connections=((0, 0),), steps=1_600, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.7,
-                ),
-                Phase(
-                    connections=((0, 0), (2, 3)), steps=500, rows=192, learning_rate=0.01, mix=(0, 0, 1),
-                    substitution=0.3, all_keys=(0.75, 0.75), decay=0.8,
-                ),
-                Phase(
-                    connections=((0, 0), (2, 3)), steps=1_700, rows=256, learning_rate=0.02, mix=(0, 0, 1),
-                    substitution=0.25, all_keys=(0.75, 0.75), decay=0.85,
-                ),
-            ),
+            connections=((2, 0),), num_heads=8, initializer_range=0.05, steps=1_600, rows=256, learning_rate=0.02,
+            mix=(0, 1, 4),
         ),
         tested=2_000,
     ),
 }  # fmt: skip
-
-# The same scale for arithmetic alone: no substitution is trained or expected. Its bridge is kept from writing more than
-# the anchor's own embeddings hold, and its anchor has learned to read digits that are mixed with others.
-PROFILES["paper_arithmetic"] = dataclasses.replace(
-    PROFILES["paper"],
-    anchor=(
-        *PROFILES["paper"].anchor,
-        dataclasses.replace(PROFILES["paper"].anchor[1], noise=0.1, mixing=0.15, decay=0.7),
-    ),
-    composition=CompositionProfile(
-        num_heads=8,
-        initializer_range=0.05,
-        phases=(
-            Phase(
-                connections=((0, 0),), steps=2_400, rows=256, learning_rate=0.02, mix=(0, 1, 4), decay=0.75,
-                written=0.5, written_decay=1.0,
-            ),
-        ),
-    ),
-)  # fmt: skip
 
 
 def profile_named(name: str) -> Profile:

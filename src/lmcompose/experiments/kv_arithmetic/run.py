@@ -174,6 +174,7 @@ def _composition(
     if arm == "random_augmenting":
         torch.manual_seed(seed)
         augmenting = type(augmenting)(augmenting.config).eval()  # the same shape, HF's own random weights
+        members.scale_states(augmenting, members.KEY_NORM)  # and as loud: a bridge that hears nothing proves nothing
     projection = "mlp" if arm == "composition_mlp" else "linear"
 
     def make(report: Report) -> tuple[CalmForCausalLM, dict[str, Any]]:
