@@ -170,7 +170,8 @@ def train_composition(
         The seconds it took, and the loss curve.
     """
     started = time.perf_counter()
-    asked, written = [], []
+    asked: list[torch.nn.Parameter] = []
+    written: list[torch.nn.Parameter] = []
     for name, parameter in model.composition_parameters():
         (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
     # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
