@@ -61,16 +61,17 @@ PROFILES = {
                 muon_learning_rate=0.01, weight_decay=0.01, single=0.05, mix=(1, 2, 6), sparse=0.6, unknown=0.5,
             ),
             MemberProfile(
-                width=128, layers=3, heads=8, mlp=512, steps=900, rows=128, learning_rate=1.5e-3,
-                muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.15,
-                decay=0.6,
+                width=128, layers=3, heads=8, mlp=512, steps=1_800, rows=128, learning_rate=1.5e-3,
+                muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 1, 4), sparse=0.5, unknown=0.3, noise=0.1,
+                mixing=0.15, echo=0.3, decay=0.6,
             ),
         ),
         composition=CompositionProfile(
-            connections=((2, 0),), num_heads=8, initializer_range=0.05, steps=1_600, rows=256, learning_rate=0.02,
+            connections=((2, 0),), num_heads=8, initializer_range=0.05, steps=1_200, rows=256, learning_rate=0.02,
             mix=(0, 1, 4),
         ),
         tested=2_000,
+        arms=("composition", "random_augmenting"),
     ),
 }  # fmt: skip
 
