@@ -5,12 +5,37 @@ cache of its own class that holds the very same layer objects. This file knows n
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
-from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
 
 from lmcompose.errors import CacheError
+
+
+class OwnTexts(Protocol):
+    """What a member with a tokenizer of its own has read of every text, kept in step with the cache."""
+
+    @property
+    def columns(self) -> int:
+        """How many of the leader's positions were read."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens of its own each text has."""
+
+    def select(self, indices: torch.Tensor) -> None:
+        """Keep some of the texts, in the order given."""
+
+    def repeat(self, repeats: int) -> None:
+        """Every text several times, one after the other."""
+
+    def drop(self, count: int) -> list[int]:
+        """Forget the leader's last positions; returns how many own tokens went with them, by text."""
+
+    def reset(self) -> None:
+        """Forget everything."""
 
 
 class ComposedCache(Cache):
@@ -23,6 +48,8 @@ class ComposedCache(Cache):
         max_cache_len: the number of positions of a static cache, and of its bridge layers; None means that they grow.
         copies: members whose cache holds every text several times, copy by copy, and how many times: models that
             read one batch in several roles. May be set later: whoever runs them knows.
+        texts: members that read the text in tokens of their own, and what they have read; all texts end at the last
+            column of their layers, and of their bridges', which need not be as many as the leader's.
     """
 
     def __init__(
@@ -31,9 +58,11 @@ class ComposedCache(Cache):
         bridges: Mapping[str, int] | None = None,
         max_cache_len: int | None = None,
         copies: Mapping[str, int] | None = None,
+        texts: Mapping[str, OwnTexts] | None = None,
     ) -> None:
         self.members = dict(members)
         self.copies = dict(copies or {})
+        self.texts = dict(texts or {})
         self._text_length = max_cache_len
         self.bridges = {
             name: Cache(layers=[_bridge_layer(max_cache_len) for _ in range(count)])
@@ -54,7 +83,10 @@ class ComposedCache(Cache):
 
     def _select(self, method: str, indices: torch.Tensor, texts: int) -> None:
         """Call `method` of every view, with the rows of the chosen ones of `texts` texts."""
-        for name, view in [*self.members.items(), *self.bridges.items()]:
+        for own in self.texts.values():
+            if own.columns:
+                own.select(indices)
+        for name, view in self.views():
             copies, rows = self.copies.get(name, 1), indices
             if copies > 1:  # [copies * texts, ...], and repeating texts for beams keeps that order
                 rows = torch.cat([indices + texts * copy for copy in range(copies)])
@@ -62,7 +94,29 @@ class ComposedCache(Cache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
-        _crop(self, tokens_to_remove)
+        for name, view in self.views():
+            if name not in self.texts:
+                _crop(view, tokens_to_remove)
+        for name, own in self.texts.items():
+            if own.columns:
+                dropped = torch.tensor(own.drop(abs(tokens_to_remove)))
+                realign(self, name, dropped, max(own.lengths))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every text several times, one after the other."""
+        super().batch_repeat_interleave(repeats)
+        for own in self.texts.values():
+            own.repeat(repeats)
+
+    def reset(self) -> None:
+        """Empty the cache."""
+        super().reset()
+        for own in self.texts.values():
+            own.reset()
+
+    def views(self) -> list[tuple[str, Cache]]:
+        """Every member's part of the cache, and every part of the bridges, by the member's name."""
+        return [*self.members.items(), *self.bridges.items()]
 
     def crop_member(self, name: str, tokens_to_remove: int) -> None:
         """Remove tokens from the layers of one member."""
@@ -80,8 +134,11 @@ class ComposedCache(Cache):
         return super().get_max_length(layer_idx)
 
     def lengths(self) -> dict[str, int]:
-        """How many positions each member has seen."""
-        return {name: member.get_seq_length() for name, member in self.members.items()}
+        """How many positions of the text each member has seen, in the leader's tokens."""
+        return {
+            name: self.texts[name].columns if name in self.texts else member.get_seq_length()
+            for name, member in self.members.items()
+        }
 
     def check_in_step(self, names: Sequence[str]) -> None:
         """Refuse to go on with a cache in which some of the members `names` did not see the text.
@@ -104,14 +161,41 @@ def _crop(cache: Cache, tokens_to_remove: int) -> None:
             layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
 
+def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -> None:
+    """Drop the last columns of a member's layers and bridges, of each text as many as are named, and move the rest up.
+
+    Args:
+        dropped: [batch].
+        kept: how many columns are left: those before the dropped ones. What stands in them before a text's first token
+            is never looked at.
+    """
+    for layer in (*cache.members[name].layers, *cache.bridges[name].layers):
+        if not getattr(layer, "is_initialized", False):
+            continue
+        length = layer.keys.shape[-2]
+        if kept == length and not dropped.any():
+            continue
+        column = (length - kept - dropped[:, None] + torch.arange(kept)).clamp(min=0)
+        index = column[:, None, :, None].to(layer.keys.device)
+        layer.keys, layer.values = (torch.take_along_dim(states, index, dim=2) for states in (layer.keys, layer.values))
+
+
 def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:
     return DynamicLayer() if max_cache_len is None else StaticLayer(max_cache_len=max_cache_len)
 
 
-def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None) -> Cache:
-    """An empty cache for one model: growing, or static with `max_cache_len` positions."""
+def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None, windows: bool = True) -> Cache:
+    """An empty cache for one model: growing, or static with `max_cache_len` positions.
+
+    Args:
+        windows: whether layers with a sliding window may forget what is out of it; the window itself always holds.
+    """
     if max_cache_len is None:
-        return DynamicCache(config=config)
+        cache = DynamicCache(config=config)
+        if not windows:
+            cache.layers = [DynamicLayer() if isinstance(layer, DynamicSlidingWindowLayer) else layer
+                            for layer in cache.layers]  # fmt: skip
+        return cache
     return StaticCache(config=config, max_cache_len=max_cache_len)
 
 

@@ -28,9 +28,14 @@ class ComposedGenerationMixin(GenerationMixin):
     def _note_lengths(self) -> None:
         """Look up how long a text may be: what the members say, for `generate` to warn by, and where they fail."""
         models = {role: cast(PreTrainedModel, model) for role, model in self.members.items()}
-        lengths = [length for model in models.values() if (length := stated_length(model.config)) is not None]
+        ours = [model for role, model in models.items() if not self._has_own_tokens(role)]
+        lengths = [length for model in ours if (length := stated_length(model.config)) is not None]
         self.config.max_position_embeddings = min(lengths, default=None)
         self._position_limits = {role: position_limit(model) for role, model in models.items()}
+
+    def _has_own_tokens(self, role: str) -> bool:
+        """Whether a member reads the text in tokens of its own, and not in the leader's."""
+        return False
 
     def _check_length(self, inputs: dict[str, Any], cache: Cache | None, roles: Sequence[str] = ()) -> None:
         """Refuse a text that runs past a member's table of positions, which torch would only call an index error.
@@ -65,9 +70,13 @@ class ComposedGenerationMixin(GenerationMixin):
                     "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
                 )
 
-    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
-        """An empty cache for all members: growing, or static with `max_cache_len` positions."""
-        return ComposedCache({role: cache_for(model, max_cache_len) for role, model in self.members.items()})
+    def new_cache(self, max_cache_len: int | None = None, windows: bool = True) -> ComposedCache:
+        """An empty cache for all members: growing, or static with `max_cache_len` positions.
+
+        Args:
+            windows: whether layers with a sliding window may forget what is out of it.
+        """
+        return ComposedCache({role: cache_for(model, max_cache_len, windows) for role, model in self.members.items()})
 
     def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
         """The composed cache behind whatever the caller passed.
@@ -148,11 +157,11 @@ def _positions_seen(cache: Cache | None, limit: int) -> int:
     return int(cache.get_seq_length())
 
 
-def cache_for(model: nn.Module, max_cache_len: int | None) -> Cache:
+def cache_for(model: nn.Module, max_cache_len: int | None, windows: bool = True) -> Cache:
     """An empty cache for one member, which may be a composition itself."""
     if getattr(model, "is_composed", False):
-        return cast(ComposedGenerationMixin, model).new_cache(max_cache_len)
-    return member_cache(cast(PreTrainedModel, model).config, max_cache_len)
+        return cast(ComposedGenerationMixin, model).new_cache(max_cache_len, windows=windows)
+    return member_cache(cast(PreTrainedModel, model).config, max_cache_len, windows)
 
 
 def positions_of(attention_mask: torch.Tensor | None, query_length: int) -> torch.Tensor | None:

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmcompose.alignment.spans import aligner
 from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer
-from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
+from lmcompose.calm.config import ALIGNMENTS, ANCHOR, IDS, SPANS, CalmConfig, check_name
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
-from lmcompose.errors import ConfigurationError
+from lmcompose.errors import ConfigurationError, TokenizerMismatchError, nearest
 from lmcompose.loading import Member, Source, load_member, plan_member, unharmed, unwrapped
 from lmcompose.places import tokenizer_of
 from lmcompose.reference import MemberReference, describe_members
@@ -62,6 +63,7 @@ def compose(
     bridge_dtype: torch.dtype = torch.float32,
     device_map: Any = None,
     seed: int = 0,
+    alignment: str | Mapping[str, str] | None = None,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
 ) -> CalmForCausalLM:
@@ -80,10 +82,13 @@ def compose(
         dtype: of members that are loaded here; by default what their checkpoints have.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
         seed: of the initial composition parameters.
+        alignment: "ids" to insist that an augmenting model reads the anchor's tokens, "spans" for one that reads the
+            text in tokens of its own (see `alignment.spans`), or a dict name -> one of these. By default whatever their
+            tokenizers ask for.
         revisions: role -> revision on the hub, to pin; of an adapter, its own.
 
     Raises:
-        MemberError: a member cannot be read, is no decoder-only model, or tokenizers differ.
+        MemberError: a member cannot be read, is no decoder-only model, or has a tokenizer that cannot be aligned.
         ConfigurationError: connections, heads, names or options that cannot be.
 
     Example:
@@ -102,7 +107,7 @@ def compose(
         revisions,
         trust_remote_code,
     )
-    _check_tokenizers(sources, config, trust_remote_code)
+    config.alignment = _alignment(sources, config, alignment, trust_remote_code)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, source in sources.items():
@@ -152,17 +157,41 @@ def _as_list(pair: Any) -> Any:
     return list(pair) if isinstance(pair, (list, tuple)) else pair
 
 
-def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_remote_code: bool) -> None:
-    """Tokenizers are small and are compared before any weight is read."""
+def _alignment(
+    sources: Mapping[str, Source],
+    config: CalmConfig,
+    chosen: str | Mapping[str, str] | None,
+    trust_remote_code: bool,
+) -> dict[str, str]:
+    """How each augmenting model reads the text. Tokenizers are small and are compared before any weight is read."""
+    names = config.augmenting_names()
+    wanted = dict(chosen) if isinstance(chosen, Mapping) else {name: chosen for name in names if chosen is not None}
+    for name, how in wanted.items():
+        if how not in ALIGNMENTS or name not in names:
+            word, words = (how, ALIGNMENTS) if name in names else (name, names)
+            raise ConfigurationError(f"alignment: '{word}' is none of {', '.join(words)}.{nearest(str(word), words)}")
     references = config.references()
     tokenizers = {role: _tokenizer_of(source, references[role], trust_remote_code) for role, source in sources.items()}
     anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
-    for name in config.augmenting_names():
-        names, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
-        if ours is not None and theirs is not None:
-            check_same_tokenizer(ours, theirs, *names)
-        else:
-            check_same_size(anchor.vocab_size, references[name].vocab_size, *names)
+    found = {}
+    for name in names:
+        paths, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
+        how = wanted.get(name)
+        if how != SPANS and (ours is None or theirs is None):
+            check_same_size(anchor.vocab_size, references[name].vocab_size, *paths)
+            how = IDS
+        elif how != SPANS:
+            try:
+                check_same_tokenizer(ours, theirs, *paths)  # type: ignore[arg-type]
+                how = IDS
+            except TokenizerMismatchError:
+                if how == IDS:
+                    raise
+                how = SPANS
+        if how == SPANS:
+            aligner(ours, theirs, *paths)  # what cannot be aligned is refused here
+        found[name] = how
+    return found
 
 
 def _tokenizer_of(

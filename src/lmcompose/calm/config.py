@@ -10,6 +10,7 @@ from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.saved import ComposedConfig
 
 ANCHOR = "anchor"
+IDS, SPANS = ALIGNMENTS = ("ids", "spans")
 
 
 class CalmConfig(ComposedConfig):
@@ -21,6 +22,8 @@ class CalmConfig(ComposedConfig):
         num_heads: N_H of the cross-attention; the paper takes the anchor's.
         projection: f_proj, "linear" as in the paper, or "mlp" (beyond the paper).
         bridge_initializer_range: standard deviation of the initial composition parameters but W_O, which is zero.
+        alignment: augmenting name -> one of `ALIGNMENTS`: "ids" where it reads the anchor's tokens, "spans" where it
+            reads the same text in tokens of its own. A name that is not there shares the anchor's tokens.
     """
 
     model_type = "calm"
@@ -29,6 +32,11 @@ class CalmConfig(ComposedConfig):
     num_heads: int | None = None
     projection: str = "linear"
     bridge_initializer_range: float = 0.02
+    alignment: dict[str, str] | None = None
+
+    def has_own_tokens(self, name: str) -> bool:
+        """Whether an augmenting model reads the text in tokens of its own."""
+        return (self.alignment or {}).get(name) == SPANS
 
     def augmenting_names(self) -> list[str]:
         """The names of the augmenting models, in order."""

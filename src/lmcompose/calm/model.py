@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -11,6 +12,8 @@ from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from lmcompose.alignment.rows import Rows
+from lmcompose.alignment.spans import Aligner, aligner
 from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head, run_without_head
 from lmcompose.cache import ComposedCache
 from lmcompose.calls import CallSlot
@@ -18,17 +21,36 @@ from lmcompose.calm.attach import hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
+from lmcompose.calm.own_tokens import read_at_once, read_on
 from lmcompose.composed import ComposedModel
-from lmcompose.errors import ConfigurationError
-from lmcompose.generation import positions_of
+from lmcompose.errors import CacheError, ConfigurationError
+from lmcompose.generation import cache_for, positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one augmenting model has to say in a pass.
+
+    Attributes:
+        states: H_A [batch, new, D_A] of every connected layer; empty where it had nothing new to read.
+        mask: of its bridges, in the form that `implementation` takes; None is plainly causal.
+        implementation: of the attention of its bridges.
+        seen: bool [batch, new, 1], False where an anchor position sees nothing of it; None where all see something.
+    """
+
+    states: dict[int, torch.Tensor]
+    mask: torch.Tensor | None
+    implementation: str
+    seen: torch.Tensor | None = None
 
 
 class CalmForCausalLM(ComposedModel):
     """An anchor that cross-attends to the hidden states of frozen augmenting models.
 
-    Members share one tokenizer: position t of the anchor attends to augmenting positions up to t.
+    Position t of the anchor attends to augmenting positions up to t; of a model with a tokenizer of its own, to those
+    of its tokens that are final given the text up to the end of t (see `alignment.spans`).
 
     Args:
         config: see `CalmConfig`.
@@ -54,6 +76,16 @@ class CalmForCausalLM(ComposedModel):
         super().__init__(config, members)
         self._anchor_slot = CallSlot()
         self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
+        self._aligners: dict[str, Aligner] = {
+            name: aligner(
+                members[ANCHOR].tokenizer,
+                members[name].tokenizer,
+                members[ANCHOR].reference.name_or_path,
+                members[name].reference.name_or_path,
+            )
+            for name in config.augmenting_names()
+            if config.has_own_tokens(name)
+        }
         references = config.references()
         width = references[ANCHOR].hidden_size
         self.bridges = nn.ModuleDict()
@@ -87,12 +119,27 @@ class CalmForCausalLM(ComposedModel):
         written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
         return handles + hook_layers(self.anchor, written, self._anchor_slot)
 
-    def new_cache(self, max_cache_len: int | None = None) -> ComposedCache:
+    def _has_own_tokens(self, role: str) -> bool:
+        return self.config.has_own_tokens(role)
+
+    def new_cache(self, max_cache_len: int | None = None, windows: bool = True) -> ComposedCache:
         """An empty cache: the anchor's layers, the augmenting models' layers, then one layer per bridge."""
-        members = super().new_cache(max_cache_len).members
+        if self._aligners:
+            max_cache_len = None  # what a model reads in tokens of its own has no length that is known before
+        members = super().new_cache(max_cache_len, windows).members
+        members |= {name: cache_for(self.member(name), None, windows=False) for name in self._aligners}
+        bridges = {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}
         return ComposedCache(
-            members, {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}, max_cache_len
+            members, bridges, max_cache_len, texts={name: Rows(each) for name, each in self._aligners.items()}
         )
+
+    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
+        if self._aligners and cache is not None and not isinstance(cache, ComposedCache):
+            raise CacheError(
+                f"A {type(cache).__name__} cannot follow models that read the text in tokens of their own. Pass "
+                "model.new_cache(), the cache that an earlier pass returned, or none at all."
+            )
+        return super()._composed_cache(cache, use_cache)
 
     def forward(
         self,
@@ -194,7 +241,7 @@ class CalmForCausalLM(ComposedModel):
             "position_ids": position_ids,
             "use_cache": use_cache,
         }
-        self._check_length(inputs, cache)
+        self._check_length(inputs, cache, [role for role in self.members if not self._has_own_tokens(role)])
         return inputs
 
     def _writer(
@@ -204,9 +251,7 @@ class CalmForCausalLM(ComposedModel):
         names = list(self.augmenting)
         if cache is not None and not cache.is_compileable:
             cache.check_in_step(names)
-        masks = {name: self._bridge_mask(name, inputs, cache) for name in names}
-        states = {name: self._augmenting_states(name, inputs, cache) for name in names}
-        implementation = self.config._attn_implementation
+        reads = {name: self._read(name, inputs, cache) for name in names}
 
         def write(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
             written = hidden_states
@@ -214,18 +259,40 @@ class CalmForCausalLM(ComposedModel):
                 for index, (augmenting_layer, anchor_layer) in enumerate(self.config.pairs(name)):
                     if anchor_layer != layer:
                         continue
-                    bridge = self.bridge(name, augmenting_layer, anchor_layer)
-                    key, value = bridge.key_value(states[name][augmenting_layer])
-                    if cache is not None:
-                        key, value = cache.bridges[name].update(key, value, index)
-                    mask = masks[name]
+                    read, bridge = reads[name], self.bridge(name, augmenting_layer, anchor_layer)
+                    key, value = _keys_and_values(bridge, read.states.get(augmenting_layer), cache, name, index)
+                    if key is None or value is None:
+                        continue  # nothing was read yet
+                    mask = read.mask
                     if mask is not None and mask.device != hidden_states.device:  # an anchor spread over devices
                         mask = mask.to(hidden_states.device)
                     # contributions add: each bridge's queries come from what the anchor itself had here
-                    written = written + bridge.attend(hidden_states, key, value, mask, implementation)
+                    added = bridge.attend(hidden_states, key, value, mask, read.implementation)
+                    if read.seen is not None:
+                        added = added.masked_fill(~read.seen.to(added.device), 0)
+                    written = written + added
             return written
 
         return write
+
+    def _read(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> Read:
+        """Run one augmenting model over what is new."""
+        implementation = self.config._attn_implementation
+        if not self._has_own_tokens(name):
+            mask = self._bridge_mask(name, inputs, cache)
+            return Read(self._augmenting_states(name, inputs, cache), mask, implementation)
+        if cache is None:
+            own = read_at_once(self._aligners[name], inputs)
+        else:
+            own = read_on(cast(Rows, cache.texts[name]), name, inputs, cache)
+        states = {}
+        if own.inputs is not None:
+            self._check_length(own.inputs, None if cache is None else cache.members[name], [name])
+            states = self._augmenting_states(name, own.inputs, cache)
+        implementation = implementation if implementation == "eager" else "sdpa"  # others take no mask of any form
+        bridge = self.bridge(name, *self.config.pairs(name)[0])
+        seen = None if own.seen.all() else own.seen.unsqueeze(-1)
+        return Read(states, own.mask(implementation, bridge.dtype, self.device), implementation, seen)
 
     @torch.no_grad()
     def _augmenting_states(
@@ -294,6 +361,18 @@ class CalmForCausalLM(ComposedModel):
 def bridge_key(name: str, augmenting_layer: int, anchor_layer: int) -> str:
     """The name of a bridge among the parameters."""
     return f"{name}_{augmenting_layer}_{anchor_layer}"
+
+
+def _keys_and_values(
+    bridge: Bridge, states: torch.Tensor | None, cache: ComposedCache | None, name: str, index: int
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """All keys and values so far of one bridge, with those of new augmenting states where there are any."""
+    if states is None:
+        layer: Any = None if cache is None else cache.bridges[name].layers[index]
+        empty = layer is None or not layer.is_initialized or layer.keys.shape[-2] == 0
+        return (None, None) if empty else (layer.keys, layer.values)
+    key, value = bridge.key_value(states)
+    return (key, value) if cache is None else cache.bridges[name].update(key, value, index)
 
 
 def _leave_alone(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,11 @@ PROFILES = {
                 width=64, layers=2, heads=4, mlp=256, steps=1_200, rows=128, learning_rate=2e-3,
                 muon_learning_rate=0.01, weight_decay=0.01, mix=(1, 2), sparse=0.7, unknown=0.5,
             ),
+            MemberProfile(
+                width=64, layers=2, heads=4, mlp=256, steps=900, rows=128, learning_rate=1.5e-3,
+                muon_learning_rate=0.008, weight_decay=0.01, mix=(1, 2), sparse=0.5, unknown=0.3, noise=0.1,
+                mixing=0.15, echo=0.3, decay=0.6,
+            ),
         ),
         composition=CompositionProfile(
             connections=((2, 0),), num_heads=8, initializer_range=0.12, steps=1_000, rows=192, learning_rate=0.02,
