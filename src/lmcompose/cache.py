@@ -5,7 +5,7 @@ cache of its own class that holds the very same layer objects. This file knows n
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
@@ -168,16 +168,28 @@ def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -
         dropped: [batch].
         kept: how many columns are left: those before the dropped ones. What stands in them before a text's first token
             is never looked at.
+
+    Raises:
+        CacheError: a layer holds a state in place of keys and values.
     """
-    for layer in (*cache.members[name].layers, *cache.bridges[name].layers):
-        if not getattr(layer, "is_initialized", False):
+    layers: list[Any] = [*cache.members[name].layers, *cache.bridges[name].layers]
+    for layer in layers:
+        if not getattr(layer, "is_initialized", True):
             continue
-        length = layer.keys.shape[-2]
+        if not isinstance(layer, DynamicLayer):
+            if not dropped.any():
+                continue
+            raise CacheError(
+                f"'{name}' keeps a {type(layer).__name__}, which cannot forget its last tokens, and it reads the text "
+                "in tokens of its own. Give it one text at a time, without beams or drafts."
+            )
+        keys, values = cast(tuple[torch.Tensor, torch.Tensor], (layer.keys, layer.values))
+        length = keys.shape[-2]
         if kept == length and not dropped.any():
             continue
         column = (length - kept - dropped[:, None] + torch.arange(kept)).clamp(min=0)
-        index = column[:, None, :, None].to(layer.keys.device)
-        layer.keys, layer.values = (torch.take_along_dim(states, index, dim=2) for states in (layer.keys, layer.values))
+        index = column[:, None, :, None].to(keys.device)
+        layer.keys, layer.values = (torch.take_along_dim(part, index, dim=2) for part in (keys, values))
 
 
 def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:

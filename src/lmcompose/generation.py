@@ -70,7 +70,7 @@ class ComposedGenerationMixin(GenerationMixin):
                     "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
                 )
 
-    def new_cache(self, max_cache_len: int | None = None, windows: bool = True) -> ComposedCache:
+    def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions.
 
         Args:

@@ -166,32 +166,35 @@ def _alignment(
     """How each augmenting model reads the text. Tokenizers are small and are compared before any weight is read."""
     names = config.augmenting_names()
     wanted = dict(chosen) if isinstance(chosen, Mapping) else {name: chosen for name in names if chosen is not None}
-    for name, how in wanted.items():
-        if how not in ALIGNMENTS or name not in names:
-            word, words = (how, ALIGNMENTS) if name in names else (name, names)
+    for name, word in wanted.items():
+        if word not in ALIGNMENTS or name not in names:
+            word, words = (word, ALIGNMENTS) if name in names else (name, names)
             raise ConfigurationError(f"alignment: '{word}' is none of {', '.join(words)}.{nearest(str(word), words)}")
     references = config.references()
     tokenizers = {role: _tokenizer_of(source, references[role], trust_remote_code) for role, source in sources.items()}
     anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         paths, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
         how = wanted.get(name)
-        if how != SPANS and (ours is None or theirs is None):
-            check_same_size(anchor.vocab_size, references[name].vocab_size, *paths)
-            how = IDS
-        elif how != SPANS:
-            try:
-                check_same_tokenizer(ours, theirs, *paths)  # type: ignore[arg-type]
-                how = IDS
-            except TokenizerMismatchError:
-                if how == IDS:
-                    raise
-                how = SPANS
-        if how == SPANS:
+        if how == SPANS or (how is None and ours and theirs and not _same_tokens(ours, theirs)):
             aligner(ours, theirs, *paths)  # what cannot be aligned is refused here
-        found[name] = how
+            found[name] = SPANS
+            continue
+        if ours is not None and theirs is not None:
+            check_same_tokenizer(ours, theirs, *paths)
+        else:
+            check_same_size(anchor.vocab_size, references[name].vocab_size, *paths)
+        found[name] = IDS
     return found
+
+
+def _same_tokens(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> bool:
+    try:
+        check_same_tokenizer(ours, theirs, "", "")
+    except TokenizerMismatchError:
+        return False
+    return True
 
 
 def _tokenizer_of(

@@ -122,11 +122,11 @@ class CalmForCausalLM(ComposedModel):
     def _has_own_tokens(self, role: str) -> bool:
         return self.config.has_own_tokens(role)
 
-    def new_cache(self, max_cache_len: int | None = None, windows: bool = True) -> ComposedCache:
+    def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
         """An empty cache: the anchor's layers, the augmenting models' layers, then one layer per bridge."""
         if self._aligners:
             max_cache_len = None  # what a model reads in tokens of its own has no length that is known before
-        members = super().new_cache(max_cache_len, windows).members
+        members = super().new_cache(max_cache_len, windows=windows).members
         members |= {name: cache_for(self.member(name), None, windows=False) for name in self._aligners}
         bridges = {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}
         return ComposedCache(

@@ -5,7 +5,8 @@ is in front only, as every model and every attention window takes it: a row that
 of its last tokens once more, in the columns that would be padding otherwise.
 """
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -85,31 +86,39 @@ def read_at_once(aligner: Aligner, inputs: dict[str, Any]) -> OwnPass:
     ids, keep = _columns(inputs)
     positions = inputs["position_ids"]
     packed = inputs["attention_mask"] is None and positions is not None
-    own_ids, own_positions, starts, stops = [], [], [], []
+    texts: list[_Text] = []
     for index in range(len(ids)):
-        row, places, start, stop = [], [], [], []  # type: ignore[var-annotated]
+        text = _Text()
         for piece in _documents(positions[min(index, len(positions) - 1)] if packed else None, ids.shape[1]):
             rows = Rows(aligner)
             _, visible = rows.read(ids[index : index + 1, piece], None if keep is None else keep[index : index + 1])
-            start.append(torch.full_like(visible[0], len(row)))
-            stop.append(visible[0] + len(row))
-            row += rows.rows[0].ids
-            places += range(rows.lengths[0])
-        own_ids.append(row)
-        own_positions.append(places)
-        starts.append(torch.cat(start))
-        stops.append(torch.cat(stop))
-    columns = max(map(len, own_ids))
-    start, stop = torch.stack(starts), torch.stack(stops)
+            text.start.append(torch.full_like(visible[0], len(text.ids)))
+            text.stop.append(visible[0] + len(text.ids))
+            text.ids += rows.rows[0].ids
+            text.positions += range(rows.lengths[0])
+        texts.append(text)
+    columns = max(len(text.ids) for text in texts)
+    start = torch.stack([torch.cat(text.start) for text in texts])
+    stop = torch.stack([torch.cat(text.stop) for text in texts])
     if columns == 0:
         return OwnPass(None, start, stop, 0)
     own = {
-        "input_ids": torch.tensor([row + [0] * (columns - len(row)) for row in own_ids]),
+        "input_ids": torch.tensor([text.ids + [0] * (columns - len(text.ids)) for text in texts]),
         "attention_mask": None,
-        "position_ids": torch.tensor([_continued(places, columns) for places in own_positions]),
+        "position_ids": torch.tensor([_continued(text.positions, columns) for text in texts]),
         "use_cache": False,
     }
     return OwnPass(own, start, stop, columns)
+
+
+@dataclass
+class _Text:
+    """A row that is put together from its packed documents."""
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    start: list[torch.Tensor] = field(default_factory=list)
+    stop: list[torch.Tensor] = field(default_factory=list)
 
 
 def _columns(inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -123,7 +132,7 @@ def _documents(positions: torch.Tensor | None, length: int) -> list[slice]:
         return [slice(0, length)]
     breaks = (positions[1:] != positions[:-1] + 1).nonzero().flatten().add(1).tolist()
     edges = [0, *breaks, length]
-    return [slice(left, right) for left, right in zip(edges, edges[1:], strict=False)]
+    return [slice(left, right) for left, right in itertools.pairwise(edges)]
 
 
 def _continued(places: list[int], columns: int) -> list[int]:

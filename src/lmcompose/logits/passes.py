@@ -97,15 +97,19 @@ class MemberPassesMixin(ComposedGenerationMixin):
 
     # ---- the cache --------------------------------------------------------------------------------------------
 
-    def new_cache(self, max_cache_len: int | None = None, contexts: Contexts | None = None) -> ComposedCache:
+    def new_cache(
+        self, max_cache_len: int | None = None, contexts: Contexts | None = None, *, windows: bool = True
+    ) -> ComposedCache:
         """An empty cache with a view per pass, under its first role; members that share a pass share a view."""
-        views = {roles[0]: self._pass_cache(roles, max_cache_len, contexts) for roles in self.passes}
+        views = {roles[0]: self._pass_cache(roles, max_cache_len, contexts, windows) for roles in self.passes}
         return ComposedCache(views, max_cache_len=max_cache_len)
 
-    def _pass_cache(self, roles: Sequence[str], length: int | None, contexts: Contexts | None) -> Cache:
+    def _pass_cache(
+        self, roles: Sequence[str], length: int | None, contexts: Contexts | None, windows: bool = True
+    ) -> Cache:
         if length is not None and contexts is not None and roles[0] != self.leader_role:
             length += contexts.extra_length(self.context_rows(roles))
-        return cache_for(self.member(roles[0]), length)
+        return cache_for(self.member(roles[0]), length, windows)
 
     def _new_static_cache(self, length: int, model_kwargs: dict[str, Any]) -> ComposedCache:
         names = ("member_input_ids", "member_attention_mask", "context_length")
