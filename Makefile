@@ -134,6 +134,7 @@ benchmarks: $(READY)  ## time decoding and training side by side with their base
 	$(PYTHON) benchmarks/decode.py
 	$(PYTHON) benchmarks/train.py
 	$(PYTHON) benchmarks/logits.py
+	$(if $(STORIES),$(PYTHON) benchmarks/own_tokens.py --tokenizer "$(STORIES)")
 
 .PHONY: remote-server remote-model
 remote-model:

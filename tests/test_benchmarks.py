@@ -56,6 +56,22 @@ def test_train(tmp_path):
 
 
 @pytest.mark.slow
+def test_own_tokens(tmp_path):
+    tokenizer = save_tiny(tmp_path / "tokenizer", "llama")
+    text = tmp_path / "text.txt"
+    text.write_text("w1 w2 user : w3 w4 . " * 20)
+    result, printed = run(
+        "own_tokens.py", tmp_path, "--tokenizer", str(tokenizer), "--text", str(text), "--prompt", "5", "--batches", "2",
+        "--new-tokens", "6", "--train-batch", "2", "--length", "16", "--dtype", "float32",
+    )  # fmt: skip
+    assert [row["what"] for row in result["results"]] == ["decoded token, batch 2", "training step"]
+    for row in result["results"]:
+        assert row["ratio"] == pytest.approx(row["seconds"]["own"] / row["seconds"]["shared"])
+    assert 0 < result["lag"]["tokens"] < result["lag"]["characters"]
+    assert "aligned as if they had two" in printed
+
+
+@pytest.mark.slow
 def test_logits(tmp_path):
     result, printed = run(
         "logits.py", tmp_path, "--prompts", "5", "9", "--new-tokens", "8", "--dtypes", "float32", "--batches", "2"

@@ -196,6 +196,24 @@ def train_grid(result: Result) -> Grid:
     )  # fmt: skip
 
 
+def own_tokens_grid(result: Result) -> Grid:
+    """A tokenizer of its own: the same two models with and without alignment."""
+    rows = [
+        [row["what"], *(f"{1000 * row['seconds'][arm]:.2f}" for arm in ("shared", "own")), f"{row['ratio']:.3f}"]
+        for row in result["results"]
+    ]
+    lag = result["lag"]
+    return Grid(
+        "The same two models with one tokenizer, and aligned as if they had two, milliseconds",
+        ["", "shared", "aligned", "ratio"],
+        rows,
+        notes=[
+            f"Lag on the text: {lag['tokens']:.2f} augmenting tokens, {lag['characters']:.2f} characters.",
+            *_machine_note(result),
+        ],
+    )
+
+
 def logits_grid(result: Result) -> Grid:
     """A logit composition: seconds per token over the sum of its members'."""
     names = [name for name in ("base", "expert", "antiexpert", "plain", "shared")
@@ -361,5 +379,6 @@ _GRIDS: dict[str, list[Callable[[Result], Grid]]] = {
     "decode_benchmark": [decode_grid],
     "train_benchmark": [train_grid],
     "logits_benchmark": [logits_grid, speculation_grid, pair_memory_grid],
+    "own_tokens_benchmark": [own_tokens_grid],
     "stories": [stories_grid, stages_grid],
 }
