@@ -124,7 +124,8 @@ def main() -> None:
             medians = {arm: statistics.median(each) for arm, each in seconds.items()}
             rows.append({"what": name, "seconds": medians, "ratio": medians["own"] / medians["shared"]})
     trailing = lag(models["own"]._aligners["augmenting"], options.text.read_text(encoding="utf-8"))
-    sizes = ", ".join(f"{layers} layers, width {hidden}" for layers, hidden in zip(options.layers, options.hidden, strict=True))  # fmt: skip
+    shapes = zip(options.layers, options.hidden, strict=True)
+    sizes = ", ".join(f"{layers} layers, width {hidden}" for layers, hidden in shapes)
     result = record(
         "own_tokens_benchmark",
         options,

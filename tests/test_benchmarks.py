@@ -61,8 +61,8 @@ def test_own_tokens(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("w1 w2 user : w3 w4 . " * 20)
     result, printed = run(
-        "own_tokens.py", tmp_path, "--tokenizer", str(tokenizer), "--text", str(text), "--prompt", "5", "--batches", "2",
-        "--new-tokens", "6", "--train-batch", "2", "--length", "16", "--dtype", "float32",
+        "own_tokens.py", tmp_path, "--tokenizer", str(tokenizer), "--text", str(text), "--prompt", "5",
+        "--batches", "2", "--new-tokens", "6", "--train-batch", "2", "--length", "16", "--dtype", "float32",
     )  # fmt: skip
     assert [row["what"] for row in result["results"]] == ["decoded token, batch 2", "training step"]
     for row in result["results"]:
