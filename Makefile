@@ -10,6 +10,8 @@ VENV519 ?= .venv-519
 VENV_VLLM ?= .venv-vllm
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
+# The seeds of `make reproduce-kv`.
+SEEDS ?= 0
 # The folder of stories260K, for `make stories` and `make proxy-stories`; `make STORIES=folder stories` says where it is.
 STORIES ?= $(wildcard ../shared/models/stories260K)
 
@@ -70,7 +72,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories
+.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories proxy-translation
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -82,8 +84,8 @@ ready-members: demo-from-nothing  ## train the demo's two members and ship them 
 	  cp runs/kv_arithmetic/demo-from-nothing/$$role/$$file src/lmcompose/experiments/kv_arithmetic/ready/$$role/; \
 	done; done
 
-reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys (55 minutes)
-	$(LMCOMPOSE) demo --profile paper
+reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 keys, and a random m_A (50 minutes a seed; SEEDS="0 1 2" pools)
+	$(LMCOMPOSE) demo --profile paper $(SEEDS:%=--seed %)
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
 
@@ -92,6 +94,9 @@ stories: $(READY)  ## stories260K as a member on real text, against random membe
 
 proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (three seeds, 20 minutes of one core)
 	$(PYTHON) -m lmcompose.experiments.proxy_tuning $(if $(STORIES),--stories "$(STORIES)")
+
+proxy-translation: $(READY)  ## proxy-tuning on two pretrained models, translating into a language they hardly know: BASE=, SMALL=, HORNMT= and NTREX= name folders (2 hours of two cores for 1.5 and 0.5 billion parameters)
+	$(PYTHON) -m lmcompose.experiments.proxy_translation --base "$(BASE)" --small "$(SMALL)" --hornmt "$(HORNMT)" --ntrex "$(NTREX)"
 
 # ---------------------------------------------------------------------------------------------------------- checks
 

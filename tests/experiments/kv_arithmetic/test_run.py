@@ -22,7 +22,9 @@ from lmcompose.experiments.kv_arithmetic.members import MemberProfile
 from lmcompose.experiments.kv_arithmetic.profiles import PROFILES, Profile, profile_named
 from lmcompose.experiments.kv_arithmetic.run import ready_members
 from lmcompose.experiments.kv_arithmetic.task import EQUALS, FILLER, FIRST_DIGIT, FIRST_KEY, Kind, Task
+from lmcompose.reporting.tables import kv_grid, probe_grid
 
+ROOT = Path(__file__).parents[3]
 MEMBER = MemberProfile(
     width=32, layers=2, heads=2, mlp=16, steps=8, rows=16, learning_rate=3e-3, weight_decay=0.1, mix=(1, 1)
 )
@@ -174,3 +176,21 @@ def test_the_probe_reads_what_is_there_and_nothing_else() -> None:
         seeing = evaluate.probe_layer(model, task, 0, steps=100)["all"]
     assert blind < 0.05
     assert seeing > blind + 0.3  # 80 keys held in do not pin every digit down
+
+
+def test_the_documentation_shows_the_committed_results() -> None:
+    page = (ROOT / "docs" / "kv-arithmetic.md").read_text(encoding="utf-8")
+    for name in ("demo", "paper"):
+        committed = json.loads((ROOT / "results" / "kv_arithmetic" / f"{name}.json").read_text(encoding="utf-8"))
+        assert kv_grid(committed).to_markdown() in page
+        assert probe_grid(committed).to_markdown() in page
+        assert committed["recipe"]["profile"] == json.loads(json.dumps(dataclasses.asdict(PROFILES[name])))
+
+
+def test_one_composition_beats_the_papers_figures_on_all_three_tasks() -> None:
+    """What is committed, and with its lower bound where the issue names a figure."""
+    committed = json.loads((ROOT / "results" / "kv_arithmetic" / "paper.json").read_text(encoding="utf-8"))
+    composition, random = (committed["results"][arm] for arm in ("composition", "random_augmenting"))
+    for kind, figure in (("kv_subs", 0.929), ("num_math", 0.720), ("kv_math", 0.843)):
+        assert composition[kind]["interval"][0] > figure
+    assert random["kv_math"]["interval"][1] < 0.02
