@@ -336,7 +336,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
 
         Raises:
             SavedFolderError: files are missing, cut short, or of a later format.
-            WrongBaseError: a member is not the model that the composition was trained on.
+            WrongBaseError: a member is not the model that the composition was saved with.
         """
         if kwargs.pop("quantization_config", None) is not None:
             raise ConfigurationError(

@@ -162,13 +162,16 @@ def same_weights(saved: dict[str, list[float]], found: dict[str, list[float]]) -
     return True
 
 
-def check_same_base(saved: MemberReference, found: MemberReference, role: str) -> None:
-    """Refuse a base model other than the one that a composition was trained on.
+def check_same_base(saved: MemberReference, found: MemberReference, role: str, made: str = "is composed of") -> None:
+    """Refuse a model other than the one that a composition was saved with.
+
+    Args:
+        made: what the composition has to do with its members, in words.
 
     Raises:
         WrongBaseError: the shapes or the weights differ; the message has both names.
     """
-    beginning = f"This composition was trained with '{saved.full_name}' as {role}, but '{found.full_name}' is"
+    beginning = f"This composition {made} '{saved.full_name}' as {role}, but '{found.full_name}' is"
     advice = f"Pass the right model: from_pretrained(folder, members={{'{role}': ...}})."
     shapes = [
         (reference.model_type, reference.hidden_size, reference.num_hidden_layers, reference.vocab_size)

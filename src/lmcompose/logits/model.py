@@ -223,7 +223,7 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
         members, adapters = load_roles(sources, plans, tokenizers, dtypes=dtypes, trust_remote_code=trust, **options)
         with unharmed(members):
             for role, member in members.items():
-                check_same_base(references[role], member.reference, role)
+                check_same_base(references[role], member.reference, role, config.made)
         return members, {"vocabularies": vocabularies, "adapters": adapters}
 
 
