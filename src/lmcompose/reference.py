@@ -80,11 +80,6 @@ class MemberReference:
         return self.name_or_path if self.adapter is None else f"{self.name_or_path} with the adapter {self.adapter}"
 
     @property
-    def source_revision(self) -> str | None:
-        """The revision of what the user named: of the adapter where there is one, and not of its base."""
-        return self.revision if self.adapter is None else self.adapter_revision
-
-    @property
     def shape(self) -> str:
         """The shape in words, for messages."""
         return (

@@ -277,7 +277,7 @@ def load_members(
                 sources[role],
                 role=role,
                 dtype=reference.dtype if dtype in (None, "auto") else dtype,
-                revision=plans[role].source_revision,
+                planned=plans[role],
                 trust_remote_code=trust_remote_code,
                 **kwargs,
             )
