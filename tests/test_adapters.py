@@ -174,6 +174,27 @@ def test_another_adapter_in_the_saved_ones_place_is_refused(
         CalmForCausalLM.from_pretrained(saved[0], augmenting=str(base))
 
 
+def test_another_adapter_of_whole_modules_alone_is_refused(tmp_path: Path) -> None:
+    """Nothing is added to a layer; the adapter is a head, in a model of more matrices than are sampled."""
+    base = save_tiny(tmp_path / "base", "llama", num_hidden_layers=8)
+
+    def write(seed: int) -> None:
+        tuned = lora(str(base), targets=("q_proj",), modules_to_save=["lm_head"])
+        tuned.peft_config["default"].target_modules = "dummy-target-modules"
+        head = torch.randn(tuned.lm_head.original_module.weight.shape, generator=torch.Generator().manual_seed(seed))
+        tuned.peft_config["default"].save_pretrained(tmp_path / "head")
+        save_file({"base_model.model.lm_head.weight": head}, tmp_path / "head" / WEIGHTS_NAME)
+
+    write(0)
+    model = randomise(compose(anchor=tiny_model("gpt2"), augmenting=str(tmp_path / "head")))
+    model.save_pretrained(tmp_path / "saved")
+    again = CalmForCausalLM.from_pretrained(tmp_path / "saved", anchor=tiny_model("gpt2"))
+    assert torch.equal(plain_logits(again, IDS), plain_logits(model, IDS))
+    write(1)
+    with pytest.raises(WrongBaseError, match="other weights"):
+        CalmForCausalLM.from_pretrained(tmp_path / "saved", anchor=tiny_model("gpt2"))
+
+
 def test_a_saved_composition_whose_adapter_moved(saved: tuple[Path, torch.Tensor], adapter: Path) -> None:
     moved = adapter.rename(adapter.with_name("moved"))
     with pytest.raises(MemberError, match=f"{adapter}.*say where: from_pretrained"):
