@@ -13,10 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lmcompose import CalmForCausalLM, compose
+from lmcompose import CalmForCausalLM, combine, compose
 from lmcompose.adapters import CONFIG_NAME, WEIGHTS_NAME, AdapterSource, adapter_source, with_adapters
+from lmcompose.calm import compose as calm_compose
 from lmcompose.errors import MemberError, WrongBaseError
 from lmcompose.loading import load_member, plan_member
+from lmcompose.logits import compose as logits_compose
 from lmcompose.places import read_tokenizer
 from tests.compositions import plain_logits, randomise
 from tests.tiny import random_ids, save_tiny, tiny_model, tiny_tokenizer
@@ -172,6 +174,27 @@ def test_another_adapter_in_the_saved_ones_place_is_refused(
         CalmForCausalLM.from_pretrained(saved[0], augmenting=str(base))
 
 
+def test_another_adapter_of_whole_modules_alone_is_refused(tmp_path: Path) -> None:
+    """Nothing is added to a layer; the adapter is a head, in a model of more matrices than are sampled."""
+    base = save_tiny(tmp_path / "base", "llama", num_hidden_layers=8)
+
+    def write(seed: int) -> None:
+        tuned = lora(str(base), targets=("q_proj",), modules_to_save=["lm_head"])
+        tuned.peft_config["default"].target_modules = "dummy-target-modules"
+        head = torch.randn(tuned.lm_head.original_module.weight.shape, generator=torch.Generator().manual_seed(seed))
+        tuned.peft_config["default"].save_pretrained(tmp_path / "head")
+        save_file({"base_model.model.lm_head.weight": head}, tmp_path / "head" / WEIGHTS_NAME)
+
+    write(0)
+    model = randomise(compose(anchor=tiny_model("gpt2"), augmenting=str(tmp_path / "head")))
+    model.save_pretrained(tmp_path / "saved")
+    again = CalmForCausalLM.from_pretrained(tmp_path / "saved", anchor=tiny_model("gpt2"))
+    assert torch.equal(plain_logits(again, IDS), plain_logits(model, IDS))
+    write(1)
+    with pytest.raises(WrongBaseError, match="other weights"):
+        CalmForCausalLM.from_pretrained(tmp_path / "saved", anchor=tiny_model("gpt2"))
+
+
 def test_a_saved_composition_whose_adapter_moved(saved: tuple[Path, torch.Tensor], adapter: Path) -> None:
     moved = adapter.rename(adapter.with_name("moved"))
     with pytest.raises(MemberError, match=f"{adapter}.*say where: from_pretrained"):
@@ -255,6 +278,35 @@ def test_an_adapter_on_the_hub_in_place_of_a_saved_folder(
     request.getfixturevalue("on_hub")
     loaded = CalmForCausalLM.from_pretrained(tmp_path / "saved", anchor=tiny_model("gpt2"), augmenting="someone/tuned")
     assert torch.equal(plain_logits(loaded, IDS), plain_logits(model, IDS))
+
+
+@pytest.mark.parametrize("kind", ["calm", "logits"])
+def test_what_was_planned_is_loaded_whatever_is_uploaded_meanwhile(
+    kind: str, on_hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model, and the base of an adapter, that nobody pinned."""
+    tuned = on_hub / "models--someone--tuned" / "snapshots" / NEXT_COMMIT
+    rewrite(tuned, revision=None)
+    newest = save_tiny(tmp_path / "newest", "llama", seed=11)
+    # the last step before weights are read
+    module, step = (calm_compose, "_check_tokenizers") if kind == "calm" else (logits_compose, "map_vocabularies")
+    original = getattr(module, step)
+
+    def while_somebody_uploads(*args: Any) -> Any:
+        put_on_hub(on_hub, "someone/base", "c" * 40, newest)
+        return original(*args)
+
+    monkeypatch.setattr(module, step, while_somebody_uploads)
+    model: Any
+    if kind == "calm":
+        model = compose("someone/base", {"tuned": "someone/tuned"})
+        assert torch.equal(model.anchor(IDS).logits, tiny_model("llama", seed=7)(IDS).logits)
+    else:
+        model = combine("base + tuned", {"base": tiny_model("llama"), "tuned": "someone/tuned"})
+    assert plan_member("someone/base").revision == "c" * 40
+    planned = with_adapters(tiny_model("llama", seed=7), {"default": str(tuned)})
+    assert torch.equal(model.member("tuned")(IDS).logits, planned(IDS).logits)
+    assert model.config.references()["tuned"].revision == NEXT_COMMIT
 
 
 # ------------------------------------------------------------------------------------------------------ refusals

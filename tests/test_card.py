@@ -38,7 +38,12 @@ def test_the_example_loads_members_that_have_names(tmp_path: Path, monkeypatch: 
         warnings.simplefilter("error")
         model.save_pretrained(tmp_path / "saved")
     monkeypatch.chdir(tmp_path)
-    assert torch.equal(plain_logits(run(example(tmp_path / "saved")), IDS), plain_logits(model, IDS))
+    code = example(tmp_path / "saved")
+    assert 'model = lmcompose.load("saved")' in code
+    assert torch.equal(plain_logits(run(code), IDS), plain_logits(model, IDS))
+    (same,) = re.findall(r"# the same: (.*)", code)
+    code = f"import lmcompose\nfrom transformers import AutoModelForCausalLM\nmodel = {same}"
+    assert torch.equal(plain_logits(run(code), IDS), plain_logits(model, IDS))
 
 
 def test_the_example_asks_for_the_members_that_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +54,7 @@ def test_the_example_asks_for_the_members_that_have_none(tmp_path: Path, monkeyp
         with pytest.warns(UserWarning, match=re.escape(f"{roles} came live and have no name")):
             model.save_pretrained(tmp_path / "saved")
         code = example(tmp_path / "saved")
+        assert 'model = lmcompose.load("saved", members={' in code
         for role in roles:
             assert f'"{role}": ...' in code
         monkeypatch.chdir(tmp_path)
@@ -60,7 +66,7 @@ def test_the_example_asks_for_the_members_that_have_none(tmp_path: Path, monkeyp
 def test_the_example_of_a_logit_composition_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live = {"base": (tiny_model("llama"), tiny_tokenizer()), "expert": (tiny_model("llama", seed=1), tiny_tokenizer())}
     model = lmcompose.combine("base + 0.5 * expert", live)
-    with pytest.warns(UserWarning, match=r"must pass them, LogitForCausalLM\.from_pretrained\(folder, members="):
+    with pytest.warns(UserWarning, match=r"must pass them, lmcompose\.load\(folder, members="):
         model.save_pretrained(tmp_path / "saved")
     assert "This folder holds\nno weights; the members" in (tmp_path / "saved" / "README.md").read_text()
     code = example(tmp_path / "saved")
@@ -74,7 +80,5 @@ def test_the_example_of_a_logit_composition_loads_it(tmp_path: Path, monkeypatch
 def test_a_place_on_the_hub_is_named_once_and_a_relative_path_is_none(tmp_path: Path) -> None:
     places = {"base": "some/base", "expert": "some/base", "other": "../base", "packed": "models/gone.gguf"}
     members = {role: MemberReference.from_config(tiny_config("llama"), place) for role, place in places.items()}
-    card = model_card(
-        folder="f", model_type="t", model_class="C", summary="S.", parameters=0, members=members, details={}
-    )
+    card = model_card(folder="f", model_type="t", summary="S.", parameters=0, members=members, details={})
     assert "base_model:\n- some/base\n---" in card

@@ -79,7 +79,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_push_uploads_the_composition_and_its_own_card(hub: Any) -> None:
     model = randomise(compose((tiny_model("llama"), tiny_tokenizer()), (tiny_model("gpt2", seed=1), tiny_tokenizer())))
-    with pytest.warns(UserWarning, match="must name the members themselves"):
+    with pytest.warns(UserWarning, match=r"must name the members themselves, lmcompose\.load\('me/composed', "):
         address = model.push_to_hub("me/composed", token="secret", commit_message="First")
     assert "commit/abc" in address
     assert hub.tokens == {"Bearer secret"}

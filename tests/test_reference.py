@@ -99,6 +99,51 @@ def test_layers_are_counted_whatever_the_kind_of_adapter() -> None:
     assert fingerprint(wrapped.get_base_model())["adapters"][0] == len(wrapped.get_base_model().model.layers)
 
 
+def with_copies(seed: int, names: tuple[str, ...] = ("default",), targets: Any = "dummy-target-modules") -> Any:
+    """A llama of which each adapter has a head and norms of its own; without targets these are all there is of it."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=targets, modules_to_save=["lm_head", "norm"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(tiny_model("llama"), config, names[0])
+    for name in names[1:]:
+        wrapped.add_adapter(name, config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in wrapped.named_parameters():
+            if "modules_to_save" in parameter_name:
+                parameter.mul_(
+                    1 + 0.05 * torch.randn(parameter.shape, generator=generator)
+                )  # as a little training does
+            elif "lora_" in parameter_name:
+                parameter.fill_(0.5)
+    return wrapped.get_base_model()
+
+
+@pytest.mark.parametrize("targets", ["dummy-target-modules", ["q_proj"]], ids=["copies alone", "and layers"])
+def test_an_adapters_own_copies_of_modules_are_told_apart(targets: Any) -> None:
+    one, other = fingerprint(with_copies(0, targets=targets)), fingerprint(with_copies(1, targets=targets))
+    assert not same_weights(one, other)
+    assert same_weights(one, fingerprint(with_copies(0, targets=targets).to(torch.bfloat16)))
+    assert same_weights(one, fingerprint(with_copies(0, ("role_expert",), targets))), "the name says nothing"
+    bare = fingerprint(tiny_model("llama"))
+    assert not same_weights(one, bare)
+    assert not same_weights(bare, one), "the adapter is new"
+    both = with_copies(0, ("first", "second"), targets)
+    assert fingerprint(both, BARE) == bare
+    assert not same_weights(fingerprint(both, "first"), fingerprint(both, "second"))
+    assert one["modules_to_save"][0] == fingerprint(both, "second")["modules_to_save"][0] == 8, (
+        "the head and seven norms"
+    )
+
+
+def test_a_fingerprint_from_before_modules_were_counted_still_matches() -> None:
+    model = with_copies(0, targets=["q_proj"])
+    saved = {name: values for name, values in fingerprint(model).items() if not name.startswith("modules_to_save")}
+    # they were sampled among the matrices, under the names that PEFT gives them
+    head = model.lm_head.modules_to_save["default"].weight.flatten()
+    saved["lm_head.modules_to_save.default.weight"] = head[[len(head) // 3, 2 * len(head) // 3]].tolist()
+    assert same_weights(saved, fingerprint(model))
+
+
 def test_a_base_with_another_adapter_is_refused_by_the_adapters_name() -> None:
     saved = dataclasses.replace(REFERENCE, adapter="some/adapter", fingerprint={"adapters": [4.0, 8.0]})
     bare = dataclasses.replace(REFERENCE, fingerprint={"adapters": [0.0, 0.0]})

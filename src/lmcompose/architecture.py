@@ -37,7 +37,8 @@ def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None
     """Refuse what is not a decoder-only causal language model, from its configuration alone.
 
     Raises:
-        MemberError: `config` is of an encoder-decoder, of an encoder, or of no language model at all.
+        MemberError: `config` is of an encoder-decoder, of an encoder, of no language model at all, or of one without
+            attention.
     """
     advice = "Choose a decoder-only model: one that AutoModelForCausalLM loads and that generates from left to right."
     kind = f"'{name}' ({config.model_type}) cannot be the {role}: it is"
@@ -48,6 +49,12 @@ def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise MemberError(f"{kind} not a causal language model. {advice}")
+    # A state cannot be cut back to an earlier token, nor be filled in pieces: beams, drafts and chunks would be wrong.
+    if getattr(text_config(config), "num_attention_heads", None) is None:
+        raise MemberError(
+            f"{kind} a model without attention heads, such as Mamba or RWKV, whose state cannot go back to an earlier "
+            "token as a cache of keys and values can. Choose a model with attention layers; it may have others too."
+        )
 
 
 def exact_parameters(config: PreTrainedConfig, trust_remote_code: bool = False) -> int:

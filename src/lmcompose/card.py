@@ -83,14 +83,14 @@ A composition may be used only as the licences of all its members allow.
 
 ```python
 import lmcompose
-from transformers import {{ "AutoTokenizer" if unnamed else "AutoModelForCausalLM, AutoTokenizer" }}
+from transformers import AutoTokenizer
 
 {% if unnamed -%}
 # put a folder, a hub id or a live model for each member that had no name when this was saved
-model = lmcompose.{{ model_class }}.from_pretrained("{{ folder }}", members={
+model = lmcompose.load("{{ folder }}", members={
 {%- for role in unnamed %}"{{ role }}": ...{{ ", " if not loop.last }}{% endfor %}})
 {%- else -%}
-model = AutoModelForCausalLM.from_pretrained("{{ folder }}")
+model = lmcompose.load("{{ folder }}")  # the same: AutoModelForCausalLM.from_pretrained("{{ folder }}")
 {%- endif %}
 tokenizer = AutoTokenizer.from_pretrained("{{ folder }}")
 ```
@@ -120,7 +120,6 @@ def model_card(
     *,
     folder: str,
     model_type: str,
-    model_class: str,
     summary: str,
     parameters: int,
     members: Mapping[str, MemberReference],
@@ -130,7 +129,6 @@ def model_card(
 
     Args:
         folder: the name of the saved folder, for the title and the loading example.
-        model_class: what `lmcompose` calls the class that loads it.
         parameters: how many numbers the folder holds; a logit composition has none.
         details: heading -> values, printed as JSON (connections, recipe, versions); empty ones are left out.
     """
@@ -141,7 +139,6 @@ def model_card(
         folder=folder,
         title=folder,
         model_type=model_type,
-        model_class=model_class,
         summary=summary,
         parameters=f"{parameters:,}" if parameters else None,
         members=members,

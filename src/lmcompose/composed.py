@@ -250,8 +250,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if nameless:
             warnings.warn(
                 f"{nameless} came live and have no name, so what is saved cannot say where to load them from: whoever "
-                f"loads it must pass them, {type(self).__name__}.from_pretrained(folder, members={{...}}). Save each "
-                "with save_pretrained and compose the folders, or set its name_or_path before composing.",
+                "loads it must pass them, lmcompose.load(folder, members={...}). Save each with save_pretrained and "
+                "compose the folders, or set its name_or_path before composing.",
                 stacklevel=2,
             )
         target = Path(save_directory)
@@ -279,8 +279,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if local:
             warnings.warn(
                 f"{local} mean nothing on another machine: whoever loads '{repo_id}' must name the members themselves, "
-                f"{type(self).__name__}.from_pretrained(..., members={{...}}). Push the members first and compose "
-                "their hub ids.",
+                f"lmcompose.load('{repo_id}', members={{...}}). Push the members first and compose their hub ids.",
                 stacklevel=2,
             )
         kwargs.setdefault("commit_message", "Upload composition")
@@ -293,7 +292,6 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         return model_card(
             folder=folder,
             model_type=self.config.model_type,
-            model_class=type(self).__name__,
             summary=self.summary,
             parameters=self.num_composition_parameters(),
             members=self.config.references(),
@@ -336,12 +334,12 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
 
         Raises:
             SavedFolderError: files are missing, cut short, or of a later format.
-            WrongBaseError: a member is not the model that the composition was trained on.
+            WrongBaseError: a member is not the model that the composition was saved with.
         """
         if kwargs.pop("quantization_config", None) is not None:
             raise ConfigurationError(
                 "One quantization_config cannot serve all members. Load the member that is to be quantised yourself "
-                "and pass it live: from_pretrained(folder, anchor=model)."
+                "and pass it live: lmcompose.load(folder, anchor=model)."
             )
         kwargs = {name: value for name, value in kwargs.items() if not name.startswith("_")}
         saved = str(pretrained_model_name_or_path)

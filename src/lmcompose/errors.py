@@ -30,7 +30,7 @@ class TokenizerMismatchError(MemberError):
 
 
 class WrongBaseError(MemberError):
-    """A saved composition is being put on a base model that it was not trained on."""
+    """A saved composition is being put on a model other than the one that it was saved with."""
 
 
 class SavedFolderError(LmcomposeError, OSError):

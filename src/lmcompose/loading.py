@@ -168,6 +168,7 @@ def load_member(
     dtype: torch.dtype | str | None = None,
     device_map: Any = None,
     revision: str | None = None,
+    planned: MemberReference | None = None,
     trust_remote_code: bool = False,
     **model_kwargs: Any,
 ) -> Member:
@@ -175,6 +176,8 @@ def load_member(
 
     Args:
         source: a hub id, a folder, a GGUF file, an adapter, a live model, or a (model, tokenizer) pair.
+        planned: what `plan_member` said of it, where it was asked before: the very commits of that plan are loaded,
+            whatever was uploaded since. `revision` then says nothing.
         dtype: of the weights as read; None keeps what the checkpoint has, and reads most GGUF files as float32.
             Live models keep their own; adapters are float32 beside a base of a smaller dtype, as PEFT has it.
         model_kwargs: handed on to `AutoModelForCausalLM.from_pretrained`.
@@ -183,7 +186,7 @@ def load_member(
         MemberError: see `plan_member`; or the weights could not be read.
     """
     source = unwrapped(source, role)
-    reference = plan_member(source, role, revision, trust_remote_code)
+    reference = planned or plan_member(source, role, revision, trust_remote_code)
     if isinstance(source, tuple):
         model, tokenizer = source
     elif isinstance(source, PreTrainedModel):

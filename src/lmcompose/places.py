@@ -3,6 +3,7 @@
 This file reads no weights, and knows neither live models nor compositions.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils.hub import cached_file
 
 from lmcompose.adapters import adapter_source
+from lmcompose.errors import RecipeError
 from lmcompose.gguf import INSTALL_GGUF, gguf_path, hub_gguf, is_gguf
 from lmcompose.reference import MemberReference, commit_of
 
@@ -30,6 +32,21 @@ def is_written_as_path(source: str | Path) -> bool:
 def is_missing_folder(source: str | Path) -> bool:
     """Whether `source` can only be a path and nothing is there: asking the hub would cost half a minute offline."""
     return is_written_as_path(source) and not Path(source).exists()
+
+
+def located(source: str, base: Path, role: str) -> str:
+    """What a recipe names as a member: a folder or a GGUF file from the recipe's folder `base`, else a hub id.
+
+    Raises:
+        RecipeError: what is written as a path is neither.
+    """
+    place = base / Path(source).expanduser()
+    if place.is_dir() or (is_gguf(source) and place.is_file()):
+        return os.path.normpath(place)
+    if is_written_as_path(source):
+        kind = "file" if is_gguf(source) else "folder"
+        raise RecipeError(f"{role}: there is no {kind} {place}. Relative paths start from the recipe's folder.")
+    return source
 
 
 def read_model_config(

@@ -80,11 +80,6 @@ class MemberReference:
         return self.name_or_path if self.adapter is None else f"{self.name_or_path} with the adapter {self.adapter}"
 
     @property
-    def source_revision(self) -> str | None:
-        """The revision of what the user named: of the adapter where there is one, and not of its base."""
-        return self.revision if self.adapter is None else self.adapter_revision
-
-    @property
     def shape(self) -> str:
         """The shape in words, for messages."""
         return (
@@ -104,42 +99,65 @@ def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str,
 
     Quantised weights are passed over, since their numbers are not those of the model they were made from. Adapters
     (PEFT) are counted, summed up and sampled apart, so that a model with them is told from the bare one, whose matrices
-    have the same names.
+    have the same names. So are whole modules of which an adapter has its own copy (`modules_to_save`).
 
     Args:
         adapter: count this adapter alone, or none of them (`BARE`); all that the model has by default.
     """
-    adapted = _adapter_parameters(model)
-    added = {f"{path}.{name}" for path, parameters in adapted.items() for name in parameters}
+    adapted, copied = _adapter_parameters(model), _copied_parameters(model)
+    added = {f"{path}.{name}" for found in (adapted, copied) for path, parts in found.items() for name in parts}
     matrices = [
-        (name.replace(".base_layer.", "."), parameter)
+        (name.replace(".base_layer.", ".").replace(".original_module.", "."), parameter)
         for name, parameter in model.named_parameters()
         if parameter.dim() >= 2
         and parameter.is_floating_point()
         and parameter.device.type != "meta"
         and name not in added
     ]
-    layers = [
+    layers, copies = (
         [
-            parameter
-            for name, parameter in parameters.items()
-            if (adapter is None or adapter in name.split(".")) and parameter.device.type != "meta"
+            [
+                parameter
+                for name, parameter in parameters.items()
+                if (adapter is None or adapter in name.split(".")) and parameter.device.type != "meta"
+            ]
+            for parameters in found.values()
         ]
-        for parameters in adapted.values()
+        for found in (adapted, copied)
+    )
+    return {
+        **_summed("adapters", layers),
+        **_summed("modules_to_save", copies),
+        **_samples(matrices),
+        **_samples(_numbered("adapters", layers)),
+        # whole modules change little in training, and embeddings in a few rows alone, so more of them is looked at
+        **_samples(_numbered("modules_to_save", copies), values=32),
+    }
+
+
+def _summed(kind: str, modules: Sequence[Sequence[torch.Tensor]]) -> dict[str, list[float]]:
+    """How many modules have parameters of this kind, and the sum of what these parameters are without their signs."""
+    sums = [
+        float(torch.linalg.vector_norm(parameter.detach(), 1, dtype=torch.float32))
+        for parameters in modules
+        for parameter in parameters
+        if parameter.numel()
     ]
-    counted = [parameter for parameters in layers for parameter in parameters if parameter.numel()]
-    total = sum(float(parameter.detach().float().abs().sum()) for parameter in counted)
-    # numbered, since PEFT lets one adapter be called this here and that there
-    numbered = [(f"adapters.{number}", parameter) for number, parameter in enumerate(counted)]
-    return {"adapters": [float(sum(map(bool, layers))), total], **_samples(matrices), **_samples(numbered)}
+    return {kind: [float(sum(map(bool, modules))), sum(sums)]}
 
 
-def _samples(parameters: Sequence[tuple[str, torch.Tensor]]) -> dict[str, list[float]]:
-    """Two values each of some of `parameters`, evenly spread over them."""
+def _numbered(kind: str, modules: Sequence[Sequence[torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """The parameters by number, since PEFT lets one adapter be called this here and that there."""
+    counted = [parameter for parameters in modules for parameter in parameters if parameter.numel()]
+    return [(f"{kind}.{number}", parameter) for number, parameter in enumerate(counted)]
+
+
+def _samples(parameters: Sequence[tuple[str, torch.Tensor]], values: int = 2) -> dict[str, list[float]]:
+    """So many values each of some of `parameters`, evenly spread over them."""
     sampled = {}
     for name, parameter in parameters[:: max(1, len(parameters) // FINGERPRINT_PARAMETERS)]:
         flat = parameter.detach().reshape(-1)
-        places = torch.tensor([len(flat) // 3, 2 * len(flat) // 3], device=flat.device)
+        places = torch.tensor([part * len(flat) // (values + 1) for part in range(1, values + 1)], device=flat.device)
         sampled[name] = [float(value) for value in flat[places].float().cpu()]
     return sampled
 
@@ -153,6 +171,15 @@ def _adapter_parameters(model: PreTrainedModel) -> dict[str, dict[str, torch.nn.
     }
 
 
+def _copied_parameters(model: PreTrainedModel) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """The parameters of an adapter's own copies of whole modules, by the path of the module that they stand in for."""
+    return {
+        path: dict(module.modules_to_save.named_parameters(prefix="modules_to_save"))
+        for path, module in model.named_modules()
+        if {"original_module", "modules_to_save"} <= dict(module.named_children()).keys()
+    }
+
+
 def same_weights(saved: dict[str, list[float]], found: dict[str, list[float]]) -> bool:
     """Whether two fingerprints are of the same weights, up to a change of dtype; only shared names are compared."""
     for name in saved.keys() & found.keys():
@@ -162,13 +189,16 @@ def same_weights(saved: dict[str, list[float]], found: dict[str, list[float]]) -
     return True
 
 
-def check_same_base(saved: MemberReference, found: MemberReference, role: str) -> None:
-    """Refuse a base model other than the one that a composition was trained on.
+def check_same_base(saved: MemberReference, found: MemberReference, role: str, made: str = "is composed of") -> None:
+    """Refuse a model other than the one that a composition was saved with.
+
+    Args:
+        made: what the composition has to do with its members, in words.
 
     Raises:
         WrongBaseError: the shapes or the weights differ; the message has both names.
     """
-    beginning = f"This composition was trained with '{saved.full_name}' as {role}, but '{found.full_name}' is"
+    beginning = f"This composition {made} '{saved.full_name}' as {role}, but '{found.full_name}' is"
     advice = f"Pass the right model: from_pretrained(folder, members={{'{role}': ...}})."
     shapes = [
         (reference.model_type, reference.hidden_size, reference.num_hidden_layers, reference.vocab_size)

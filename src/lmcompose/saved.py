@@ -7,7 +7,7 @@ This file knows no model class; `composed.py` calls it.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub import HfApi
@@ -46,6 +46,8 @@ class ComposedConfig(PreTrainedConfig):
     """What every composition saves: its members' references, in order, the leader first."""
 
     model_type = "composed"
+    made: ClassVar[str] = "is composed of"
+    """What a composition has to do with its members, for messages."""
 
     members: dict[str, Any] | None = None
     format_version: int = FORMAT_VERSION
@@ -247,7 +249,7 @@ def member_sources(
                 f"{error} If it is elsewhere now, say where: from_pretrained(folder, members={{'{role}': ...}}), or "
                 f"--member {role}=... on the command line."
             ) from error
-        check_same_base(reference, plans[role], role)
+        check_same_base(reference, plans[role], role, config.made)
     return sources, plans
 
 
@@ -275,11 +277,11 @@ def load_members(
                 sources[role],
                 role=role,
                 dtype=reference.dtype if dtype in (None, "auto") else dtype,
-                revision=plans[role].source_revision,
+                planned=plans[role],
                 trust_remote_code=trust_remote_code,
                 **kwargs,
             )
-            check_same_base(reference, members[role].reference, role)
+            check_same_base(reference, members[role].reference, role, config.made)
     return members
 
 

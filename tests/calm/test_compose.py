@@ -4,9 +4,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    FalconMambaConfig,
+    JambaConfig,
+    Mamba2Config,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedConfig,
+    RwkvConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import lmcompose
+from lmcompose.architecture import check_causal_decoder
 from lmcompose.errors import ConfigurationError, MemberError, TokenizerMismatchError
 from tests.tiny import random_ids, save_tiny, tiny_model, tiny_tokenizer
 
@@ -120,6 +134,24 @@ def test_an_encoder_or_encoder_decoder_before_weights(tmp_path: Path) -> None:
         lmcompose.compose(tmp_path / "encoder", tmp_path / "decoder")
     with pytest.raises(MemberError, match=r"cannot be the augmenting: it is an encoder-decoder"):
         lmcompose.compose(tmp_path / "decoder", tmp_path / "encoder-decoder")
+
+
+@pytest.mark.parametrize("config", [MambaConfig, Mamba2Config, FalconMambaConfig, RwkvConfig])
+def test_a_model_without_attention_before_weights(config: type[PreTrainedConfig], tmp_path: Path) -> None:
+    config().save_pretrained(tmp_path / "states")
+    tiny_model("llama").config.save_pretrained(tmp_path / "decoder")
+    message = r"'.*states' \(.*\) cannot be the {}: it is a model without attention heads.*Choose a model with attent"
+    with pytest.raises(MemberError, match=message.format("anchor")):
+        lmcompose.compose(tmp_path / "states", tmp_path / "decoder")
+    with pytest.raises(MemberError, match=message.format("expert")):
+        lmcompose.proxy_tune(tmp_path / "decoder", tmp_path / "states", tmp_path / "decoder")
+
+
+def test_live_models_without_attention_are_refused_and_live_hybrids_are_not() -> None:
+    sizes = {"vocab_size": 97, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    with pytest.raises(MemberError, match="without attention heads"):
+        lmcompose.compose(MambaForCausalLM(MambaConfig(**sizes)), tiny_model("llama"))
+    check_causal_decoder(JambaConfig(), "a hybrid", "anchor")
 
 
 def test_live_encoders_are_refused_too() -> None:

@@ -8,6 +8,9 @@ from transformers import AutoConfig
 
 from lmcompose.experiments.overhead import overhead_report, worked_example
 from tests.cli.conftest import Run, Saved, one_line
+from tests.test_adapters import lora, rewrite
+from tests.test_gguf import write_gguf
+from tests.tiny import tiny_model
 
 
 @pytest.mark.parametrize("connections", [None, 2])
@@ -26,12 +29,30 @@ def test_the_papers_example(run: Run) -> None:
         assert figure in text
 
 
+def test_adapters_and_gguf_files(run: Run, saved: Saved, tmp_path: Path) -> None:
+    adapter = lora(str(saved.anchor))
+    adapter.save_pretrained(tmp_path / "tuned")
+    file = write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf")
+    expected = json.loads(run("overhead", saved.augmenting, saved.anchor, "--json").stdout)["rows"]
+    for anchor in (tmp_path / "tuned", file):
+        result = run("overhead", saved.augmenting, anchor, "--json")
+        assert result.exit_code == 0, result.stderr
+        report = json.loads(result.stdout)
+        assert report["anchor"]["name"] == str(anchor)
+        assert report["rows"] == expected
+    rewrite(tmp_path / "tuned", base_model_name_or_path="../gone")
+    message = one_line(run("overhead", saved.augmenting, tmp_path / "tuned"))
+    assert message.startswith(f"No model configuration at '../gone', the base of the adapter '{tmp_path / 'tuned'}'")
+
+
 def test_bad_input(run: Run, saved: Saved, tmp_path: Path) -> None:
     for arguments, message in (
         ([], "Name two models"),
         ([saved.anchor], "Name the anchor model as well"),
         ([saved.anchor, saved.anchor, "--example"], "Name two models"),
         ([tmp_path, saved.anchor], f"No model configuration at '{tmp_path}' (for the augmenting model)"),
+        ([saved.augmenting, saved.folder], f"'{saved.folder}' (for the anchor model) is a saved composition"),
+        ([saved.anchor, tmp_path / "no.gguf"], f"No model configuration at '{tmp_path / 'no.gguf'}' (for the anchor"),
     ):
         result = run("overhead", *arguments)
         assert result.exit_code == 2

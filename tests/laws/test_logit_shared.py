@@ -319,6 +319,27 @@ def test_detaching_leaves_the_peft_model_as_it_was(settings: dict[str, Any], sha
     )
 
 
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("leader", ["small", "tuned"])
+def test_a_leader_that_was_loaded_by_name_is_as_it_was_named(leader: str, share: bool, tmp_path: Path) -> None:
+    small = save_tiny(tmp_path / "small", "llama", seed=1)
+    tuned = _tuned("llama")
+    tuned.peft_config["default"].base_model_name_or_path = str(small)
+    tuned.save_pretrained(tmp_path / "tuned")
+    alone = {"small": plain_logits(tiny_model("llama", seed=1), IDS), "tuned": plain_logits(tuned, IDS)}
+    other = "tuned" if leader == "small" else "small"
+    model = combine("a + b", {"a": str(tmp_path / leader), "b": str(tmp_path / other)}, share_passes=share)
+    logits = plain_logits(model, IDS)
+    assert_same_logits(logits, alone["small"] + alone["tuned"])
+    for _ in range(2):
+        assert torch.equal(plain_logits(model.detach(), IDS), alone[leader])
+        assert torch.equal(plain_logits(model.detach(), IDS), alone[leader])
+        assert torch.equal(plain_logits(model.attach(), IDS), logits)
+    proxied = proxy_tune(str(tmp_path / "small"), str(tmp_path / "tuned"), str(tmp_path / "small"))
+    assert torch.equal(plain_logits(proxied.detach(), IDS), alone["small"])
+    assert_same_logits(plain_logits(proxied.attach(), IDS), alone["tuned"])
+
+
 def test_an_error_inside_a_pass_switches_back() -> None:
     for share in (True, False):
         tuned = _tuned("llama", use_dora=not share)

@@ -190,6 +190,23 @@ def test_half_precision_is_added_in_single_precision() -> None:
     torch.testing.assert_close(combine(scores, weights).double(), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("policy", MISSING_POLICIES)
+@pytest.mark.parametrize("weights", [{"b": 1.0, "e": 1.0, "a": -1.0}, {"b": 1.0, "e": 0.5, "a": -0.5}, {"b": 1.0}])
+def test_double_precision_becomes_single(weights: dict[str, float], policy: str) -> None:
+    """Also where they cancel: then a member's own scores are what is left."""
+    scores = {
+        name: random_scores(i, 2, 50, dtype=torch.float64, ruled_out=0.1) * math.pi for i, name in enumerate("be")
+    }
+    lacking = {"e": torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.2}
+    for antiexpert in (scores["b"], scores["e"], scores["b"].roll(1, 0)):
+        given = scores | {"a": antiexpert}
+        single = {name: score.float() for name, score in given.items()}
+        assert_same_bits(combine(given, weights), combine(single, weights))
+        assert_same_bits(combine(given, weights, lacking, "b", policy), combine(single, weights, lacking, "b", policy))
+        rows = {name: torch.tensor([[weight], [2 * weight]]) for name, weight in weights.items()}
+        assert_same_bits(combine(given, rows), combine(single, rows))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("alpha", [1.0, 0.5, -0.5, 0.0])
 def test_the_members_scores_are_left_alone(alpha: float, dtype: torch.dtype) -> None:
@@ -378,7 +395,7 @@ def test_plausible_by_hand(kind: str, value: float, expected: list[list[int]], s
     assert plausible(PROBABILITIES.log() + shift, kind, value).int().tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize("seed", range(5))
 def test_plausible_is_what_the_probabilities_say(seed: int, dtype: torch.dtype) -> None:
     scores = torch.randn(4, 3, 200, generator=torch.Generator().manual_seed(seed)).mul(3).to(dtype)
@@ -394,10 +411,12 @@ def test_plausible_is_what_the_probabilities_say(seed: int, dtype: torch.dtype) 
     assert ((scores > scores.sort(-1, descending=True).values[..., 6:7]).sum(-1) < 7).all()
 
 
-@pytest.mark.parametrize(("kind", "value"), [("ratio", 0.1), ("top_p", 0.9), ("top_k", 2)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("ratio", 0.1), ("ratio", 1.0), ("top_p", 0.9), ("top_p", 0.01), ("top_k", 2)]
+)
 def test_the_best_token_is_always_plausible_and_a_missing_one_never(kind: str, value: float) -> None:
-    for seed in range(10):
-        scores = random_scores(seed, 3, 50, ruled_out=0.9)
+    for seed, dtype in itertools.product(range(10), (torch.float32, torch.float64)):
+        scores = random_scores(seed, 3, 50, ruled_out=0.9).to(dtype) * math.pi
         mask = plausible(scores, kind, value)
         assert mask.gather(-1, scores.argmax(-1, keepdim=True)).all()
         missing = torch.zeros(50, dtype=torch.bool)

@@ -10,6 +10,7 @@ from transformers import AutoConfig
 from lmcompose import plan_composition
 from lmcompose.architecture import counts_slots, position_limit
 from lmcompose.errors import ConfigurationError
+from lmcompose.loading import plan_member
 from lmcompose.training.plan import (
     TrainingPlan,
     _member,
@@ -94,7 +95,8 @@ def test_the_plan_knows_the_positions_that_the_loaded_model_has(models: Path, tm
     recipe = TrainingRecipe.model_validate(
         {"anchor": "a", "augmenting": "b", "data": [{"path": "x"}], "training": {"steps": 1}, "output": "o"}
     )
-    planned = _member("anchor", str(folder), AutoConfig.from_pretrained(folder), recipe)
+    reference, config = plan_member(folder), AutoConfig.from_pretrained(folder)
+    planned = _member("anchor", str(folder), reference, config, recipe)
     loaded = tiny_model(arch)
     assert (planned.positions, planned.counts_slots) == (position_limit(loaded), counts_slots(loaded))
 

@@ -14,7 +14,9 @@ import lmcompose
 from lmcompose.errors import ConfigurationError, DataError, LmcomposeError, MemberError, RecipeError
 from lmcompose.training import run
 from lmcompose.training.run import train
-from tests.tiny import save_tiny
+from tests.test_adapters import lora
+from tests.test_gguf import write_gguf
+from tests.tiny import save_tiny, tiny_model
 
 Project = Callable[..., Path]
 
@@ -69,6 +71,65 @@ def test_the_plan_is_printed_before_and_counts_what_is_built(project: Project) -
 def _composition(recipe_path: Path) -> tuple[Any, dict[str, str]]:
     recipe = run.read_recipe(recipe_path, run.TrainingRecipe)
     return recipe, run.member_sources(recipe, recipe_path.parent)
+
+
+def _with_members(recipe: Path, **members: Path | str) -> Path:
+    """The recipe with other models."""
+    lines = recipe.read_text().splitlines()
+    for role, source in members.items():
+        lines = [f"{role}: {source}" if line.startswith(f"{role}: ") else line for line in lines]
+    recipe.write_text("\n".join(lines) + "\n")
+    return recipe
+
+
+def _check_a_run_and_its_plan(recipe: Path) -> Any:
+    """Train; the plan counted what was loaded, and the result loads. Returns the loaded composition."""
+    result = quiet(recipe)["results"]
+    model = lmcompose.load(recipe.parent / "out" / "model")
+    for member, plan in zip(model.members.values(), result["plan"]["members"], strict=True):
+        parameters = list(member.parameters())
+        assert plan["parameters"] == sum(parameter.numel() for parameter in parameters)
+        assert plan["weight_bytes"] == sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    assert result["validation_loss"] < result["validation_loss_untrained"]
+    return model
+
+
+@pytest.mark.parametrize("kind", ["calm", "logits"])
+@pytest.mark.parametrize("role", ["anchor", "augmenting"])
+def test_a_member_can_be_a_saved_composition(project: Project, models: Path, role: str, kind: str) -> None:
+    recipe = project()
+    inner: Any
+    if kind == "calm":
+        inner = lmcompose.compose(str(models / "anchor"), str(models / "augmenting"))
+    else:
+        inner = lmcompose.combine("a + b", {"a": str(models / "anchor"), "b": str(models / "augmenting")})
+    inner.save_pretrained(recipe.parent / "inner")
+    model = _check_a_run_and_its_plan(_with_members(recipe, **{role: "inner"}))
+    assert type(model.members[role]) is type(inner)
+    assert model.config.references()[role].name_or_path == str(recipe.parent / "inner")
+
+
+def test_a_member_can_be_an_adapter(project: Project, models: Path) -> None:
+    recipe = project(("output: out", "output: out\ndtype: bfloat16"))
+    lora(str(models / "anchor")).save_pretrained(recipe.parent / "tuned")
+    model = _check_a_run_and_its_plan(_with_members(recipe, anchor="tuned", augmenting="tuned"))
+    assert [reference.adapter for reference in model.config.references().values()] == [str(recipe.parent / "tuned")] * 2
+
+
+def test_a_member_can_be_a_gguf_file_from_the_recipes_folder(project: Project) -> None:
+    recipe = project()
+    write_gguf(tiny_model("llama"), recipe.parent / "tiny.gguf")
+    write_gguf(tiny_model("llama", seed=1), recipe.parent / "other.gguf")
+    model = _check_a_run_and_its_plan(_with_members(recipe, anchor="tiny.gguf", augmenting="./other.gguf"))
+    assert model.config.references()["anchor"].name_or_path == str(recipe.parent / "tiny.gguf")
+    with pytest.raises(RecipeError, match=r"augmenting: there is no file .*gone\.gguf\. Relative paths start from"):
+        quiet(_with_members(recipe, augmenting="./gone.gguf"), resume=True)
+
+
+def test_hub_ids_stay_as_they_are(project: Project) -> None:
+    recipe_path = _with_members(project(), anchor="someone/model", augmenting="someone/models/tiny-Q8_0.gguf")
+    _, sources = _composition(recipe_path)
+    assert sources == {"anchor": "someone/model", "augmenting": "someone/models/tiny-Q8_0.gguf"}
 
 
 def test_a_dry_run_reads_no_weight_and_writes_nothing(project: Project) -> None:

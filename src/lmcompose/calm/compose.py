@@ -108,6 +108,7 @@ def compose(
         trust_remote_code,
     )
     config.alignment = _alignment(sources, config, alignment, trust_remote_code)
+    references = config.references()
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, source in sources.items():
@@ -116,7 +117,7 @@ def compose(
                 role=role,
                 dtype=dtype,
                 device_map=device_map,
-                revision=(revisions or {}).get(role),
+                planned=references[role],
                 trust_remote_code=trust_remote_code,
             )
         config.members = describe_members({role: member.reference for role, member in members.items()})

@@ -1,6 +1,6 @@
 """The configuration of a CALM composition: which members, which connections, how the bridges are built."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
@@ -27,6 +27,7 @@ class CalmConfig(ComposedConfig):
     """
 
     model_type = "calm"
+    made: ClassVar[str] = "was trained with"
 
     connections: dict[str, Any] | None = None
     num_heads: int | None = None

@@ -127,8 +127,8 @@ def _composition_parameters(model: str) -> int:
 
 def _member_parameters(name: str, revision: str | None) -> int | None:
     from lmcompose.errors import ConfigurationError
-    from lmcompose.logits.sizes import size_of
     from lmcompose.places import read_model_config
+    from lmcompose.sizes import size_of
 
     try:
         return size_of(read_model_config(name, revision), name).parameters

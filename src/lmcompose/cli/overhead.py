@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 def overhead(
     a: Annotated[
         str | None,
-        typer.Argument(metavar="A", help="The augmenting model, m_A: a folder or a hub id.", show_default=False),
+        typer.Argument(
+            metavar="A", help="The augmenting model, m_A: a folder, a GGUF file or a hub id.", show_default=False
+        ),
     ] = None,
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="The anchor model, m_B: a folder or a hub id.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="B", help="The anchor model, m_B: a folder, a GGUF file or a hub id.", show_default=False
+        ),
     ] = None,
     connections: Annotated[
         int | None, typer.Option("-n", "--connections", min=1, help="How many; by default as many as compose makes.")
@@ -30,7 +35,7 @@ def overhead(
 ) -> None:
     """Count the parameters that a composition adds, by the paper's formulas and exactly.
 
-    Only configurations are read: no weights, so the models can be of any size.
+    Only configurations are read: no weights, so the models can be of any size. Of an adapter, its base is counted.
 
     Examples:
 
@@ -57,13 +62,30 @@ def overhead(
 
 
 def _read_config(name: str, role: str) -> "PreTrainedConfig":
-    from transformers import AutoConfig
+    """The configuration of a model, or of an adapter's base."""
+    from lmcompose.adapters import adapter_source
+    from lmcompose.places import PLACES, is_missing_folder, no_connection, read_model_config, reason_of
+    from lmcompose.saved import ComposedConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
+        config = read_model_config(name)
+    except Exception as error:  # hub, file-system and GGUF errors have no common base
+        adapter = None if is_missing_folder(name) else adapter_source(name, local_files_only=no_connection(error))
+        if adapter is None:
+            raise MemberError(
+                f"No model configuration at '{name}' (for the {role} model): {reason_of(error, name)} Give {PLACES}."
+            ) from error
+        try:
+            config = read_model_config(adapter.base, adapter.base_revision)
+        except Exception as missing:
+            raise MemberError(
+                f"No model configuration at '{adapter.base}', the base of the adapter '{name}' (for the {role} model): "
+                f"{reason_of(missing, adapter.base)} Correct base_model_name_or_path in its adapter_config.json."
+            ) from missing
+    if isinstance(config, ComposedConfig):
         raise MemberError(
-            f"No model configuration at '{name}' (for the {role} model): {reason} Give a folder with a config.json, or "
-            "the id of a model on the hub."
-        ) from error
+            f"'{name}' (for the {role} model) is a saved composition, and the paper's formulas are of plain models. "
+            f"Name one of its members: {', '.join(found.full_name for found in config.references().values())}."
+        )
+    config.name_or_path = name
+    return config

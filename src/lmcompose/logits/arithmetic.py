@@ -102,10 +102,11 @@ def _combine(
 ) -> Tensor:
     """`combine` where the weights are numbers."""
     lacking = [name for name in missing if weights.get(name, 0.0) != 0.0]
-    prepared = dict(scores)
+    # rounded here and not on the way, so that what is equal in float32 cancels; the smaller dtypes lose nothing by it
+    prepared = {name: score.float() if score.dtype == torch.float64 else score for name, score in scores.items()}
     for name in lacking:
         if policy == "lowest" or weights[name] < 0:  # whatever stands there must not become the lowest score
-            prepared[name] = scores[name].masked_fill(missing[name], -torch.inf)
+            prepared[name] = prepared[name].masked_fill(missing[name], -torch.inf)
         if policy == "lowest":
             prepared[name] = torch.where(missing[name], lowest(prepared[name]), prepared[name])
     total = _weighted_sum(prepared, summation(weights, leader))
@@ -294,12 +295,13 @@ def plausible(scores: Tensor, kind: str, value: float, missing: Tensor | None = 
         scores = scores.masked_fill(missing, -torch.inf)
     if kind == "top_p" and value == 1:  # rounding in the sum below would leave some out
         return scores > -torch.inf
+    exact = torch.promote_types(scores.dtype, torch.float32)  # a threshold rounded below them would leave some out
     if kind == "ratio":
-        least = scores.amax(dim=-1, keepdim=True).float() + math.log(value)
+        least = scores.amax(dim=-1, keepdim=True).to(exact) + math.log(value)
     elif kind == "top_k":
         least = scores.topk(min(int(value), scores.shape[-1]), dim=-1).values[..., -1:]
     else:
-        ordered = scores.float().sort(dim=-1, descending=True).values
+        ordered = scores.to(exact).sort(dim=-1, descending=True).values
         probabilities = ordered.softmax(dim=-1)
         better = probabilities.cumsum(dim=-1) - probabilities  # of all tokens before it
         last = (better < value).sum(dim=-1, keepdim=True).clamp(min=1) - 1

@@ -332,7 +332,8 @@ class _Parser:
         while (token := self.tokens[self.next])[1] in operators:
             self.next += 1
             right = operand()
-            if self.tokens[self.next][0] in ("number", "name") or self.tokens[self.next][1] == "(":
+            # what cannot stand here is said first: the sum up to it may be none only because of it
+            if self.tokens[self.next][1] not in ("+", "-", "*", "/", ")", ""):
                 self.unexpected()
             try:
                 node = _joined(token[1], node, right)
@@ -390,6 +391,14 @@ class _Parser:
             self.fail("Names in a formula have no attributes. Write the bare name of a member.", position)
         if where and value in ("+", "*", "/", ")"):
             self.fail(f"There is a '{value}'{where}. Add what is missing, or remove the '{value}'.", position)
+        if value in ("**", "^"):
+            self.fail(
+                f"A formula has no powers, so no '{value}'. Write the power of a weight as a product, such as "
+                "alpha * alpha; a member has none.",
+                position,
+            )
+        if value == "//":
+            self.fail("A formula has no '//'. Write / to divide.", position)
         if kind in ("name", "number") or value == "(":
             self.fail(f"An operator is missing before '{value}'. Write + - * or / between the two.", position)
         self.fail(f"A formula has no '{value}'. Use names, numbers, + - * / and parentheses.", position)

@@ -92,7 +92,7 @@ def load_roles(
                 played[role].model if shared else source,
                 role=role,
                 dtype=dtypes.get(role),
-                revision=reference.revision if shared else reference.source_revision,
+                planned=dataclasses.replace(reference, adapter=None, adapter_revision=None) if shared else reference,
                 device_map=_device_map(device_map, role, sources),
                 trust_remote_code=trust_remote_code,
                 **options,

@@ -5,11 +5,11 @@ Proxy-tuning (arXiv 2401.08565, equation 1) and its relatives are formulas over 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, Cache
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lmcompose.alignment.vocab_maps import VocabularyMap
@@ -23,8 +23,9 @@ from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.generation import LogitGenerationMixin
 from lmcompose.logits.members import end_tokens, load_roles, map_vocabularies, tokenizers_of
 from lmcompose.logits.passes import Call, MemberPassesMixin
+from lmcompose.logits.shared import set_in_use
 from lmcompose.logits.steps import at_steps, check_values, is_scheduled
-from lmcompose.reference import check_same_base
+from lmcompose.reference import BARE, check_same_base
 from lmcompose.saved import ComposedConfig, member_sources
 
 
@@ -78,6 +79,35 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
     def get_output_embeddings(self) -> nn.Module | None:
         """None: no one matrix makes the composed logits."""
         return None
+
+    # ---- attach and detach ------------------------------------------------------------------------------------
+
+    def attach(self) -> Self:
+        """`ComposedModel.attach`; adapters that were put into a model here are there to be switched."""
+        if not self.is_attached:
+            for role, model in self._adapted_here().items():
+                set_in_use(model, next(name for name in self._adapters_of(role) if name != BARE))
+        return super().attach()
+
+    def detach(self) -> PreTrainedModel:
+        """`ComposedModel.detach`; a model that was loaded for several roles is what the first of them named."""
+        if self.is_attached:
+            for role, model in self._adapted_here().items():
+                set_in_use(model, self.adapters[role])
+        return super().detach()
+
+    def _adapted_here(self) -> dict[str, PreTrainedModel]:
+        """The shared models that named adapters were put into, by their first roles; live ones stay as they are."""
+        references = self.config.references()
+        found: dict[int, str] = {}
+        for role in self.adapters:
+            if any(references[other].adapter for other in self.adapters if self.member(other) is self.member(role)):
+                found.setdefault(id(self.member(role)), role)
+        return {role: self.member(role) for role in found.values()}
+
+    def _adapters_of(self, role: str) -> list[str]:
+        """The adapters, or `BARE`, of all roles that share the model of `role`."""
+        return [name for other, name in self.adapters.items() if self.member(other) is self.member(role)]
 
     # ---- the forward pass -------------------------------------------------------------------------------------
 
@@ -223,7 +253,7 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
         members, adapters = load_roles(sources, plans, tokenizers, dtypes=dtypes, trust_remote_code=trust, **options)
         with unharmed(members):
             for role, member in members.items():
-                check_same_base(references[role], member.reference, role)
+                check_same_base(references[role], member.reference, role, config.made)
         return members, {"vocabularies": vocabularies, "adapters": adapters}
 
 

@@ -21,12 +21,12 @@ from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.members import Tokenizers, map_vocabularies, played_by, tokenizers_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.recipe import LogitRecipe
-from lmcompose.logits.sizes import Size, adapter_parameters_of, size_of, stored_dtype
 from lmcompose.memory import BYTES, as_size, memory
 from lmcompose.places import read_model_config, read_tokenizer, tokenizer_of
 from lmcompose.recipe import read_recipe
 from lmcompose.reference import MemberReference
 from lmcompose.saved import saved_place
+from lmcompose.sizes import Size, adapter_parameters_of, size_of, stored_dtype
 
 DIFFERENCES = 3
 """How many differences of two vocabularies are told in words."""

@@ -5,7 +5,6 @@ the documentation of that field. This file reads no model: whether there is one 
 """
 
 import dataclasses
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +16,13 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from lmcompose.adapters import adapter_source
 from lmcompose.alignment.vocab_maps import MIN_COVERAGE
 from lmcompose.errors import ConfigurationError, RecipeError, nearest
-from lmcompose.gguf import is_gguf
 from lmcompose.loading import Source
 from lmcompose.logits.arithmetic import Plausibility, check_choice
 from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.formula import check_not_cancelled, parse
 from lmcompose.logits.presets import PRESETS, Preset, preset_named
 from lmcompose.logits.steps import check_value
-from lmcompose.places import is_written_as_path
+from lmcompose.places import located
 from lmcompose.recipe import Strict, problem_at
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -257,11 +255,11 @@ def _at_step(value: Any, step: int) -> float:
 
 
 def _source(entry: MemberEntry, base: Path, role: str) -> Source:
-    model = None if entry.model is None else _located(entry.model, base, role)
+    model = None if entry.model is None else located(entry.model, base, role)
     if entry.adapter is None:
         assert model is not None
         return model
-    place = _located(entry.adapter, base, role)
+    place = located(entry.adapter, base, role)
     adapter = adapter_source(place, entry.revision)
     if adapter is None:
         raise RecipeError(
@@ -270,13 +268,3 @@ def _source(entry: MemberEntry, base: Path, role: str) -> Source:
         )
     # whoever names the base means the newest of that name, and not the revision that the adapter remembers
     return adapter if model is None else dataclasses.replace(adapter, base=model, base_revision=None)
-
-
-def _located(source: str, base: Path, role: str) -> str:
-    place = base / Path(source).expanduser()
-    if place.is_dir() or (is_gguf(source) and place.is_file()):
-        return os.path.normpath(place)
-    if is_written_as_path(source):
-        kind = "file" if is_gguf(source) else "folder"
-        raise RecipeError(f"{role}: there is no {kind} {place}. Relative paths start from the recipe's folder.")
-    return source

@@ -106,16 +106,23 @@ def switched_to(model: nn.Module, adapter: str) -> Iterator[None]:
     with _SWITCHING.setdefault(model, threading.RLock()):
         modules = adapted_modules(model)
         before = [(module._disable_adapters, module._active_adapter) for module in modules]
-        # peft's own switches also change which parameters want a gradient
-        for module in modules:
-            module._disable_adapters = adapter == BARE
-            if adapter != BARE:
-                module._active_adapter = [adapter]
+        set_in_use(model, adapter)
         try:
             yield
         finally:
             for module, (disabled, active) in zip(modules, before, strict=True):
                 module._disable_adapters, module._active_adapter = disabled, active
+
+
+def set_in_use(model: nn.Module, adapter: str) -> None:
+    """Let the whole model run with one adapter, or with none (`BARE`), until told otherwise.
+
+    peft's own switches would also change which parameters want a gradient.
+    """
+    for module in adapted_modules(model):
+        module._disable_adapters = adapter == BARE
+        if adapter != BARE:
+            module._active_adapter = [adapter]
 
 
 def mixing_roles(models: Mapping[str, PreTrainedModel], adapters: Mapping[str, str]) -> set[str]:

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
-from lmcompose.architecture import count_parameters, counts_slots, meta_model, position_limit, text_config
+from lmcompose.architecture import counts_slots, meta_model, position_limit, text_config
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
 from lmcompose.memory import BYTES, as_count, as_size, memory
+from lmcompose.places import read_model_config
+from lmcompose.reference import MemberReference
+from lmcompose.saved import ComposedConfig
+from lmcompose.sizes import adapter_parameters_of, size_of, stored_dtype
 from lmcompose.training.optimizers import state_bytes
 from lmcompose.training.recipe import TrainingRecipe
 
@@ -33,14 +37,12 @@ class MemberPlan:
     vocabulary: int
     dtype: str
     parameters: int
+    """All that is loaded: with its adapter, or with the members of a composition."""
+    weight_bytes: int
     positions: int | None
     """How many positions it has, where they end (see `architecture.position_limit`)."""
     counts_slots: bool
     """Whether a row of several documents takes a position for each of its tokens."""
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.parameters * BYTES.get(self.dtype, 4)
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,16 @@ def plan_training(
     Args:
         recipe: validated.
         composition: of the recipe, from `plan_composition`.
-        sources: role -> hub id or folder, the anchor first.
+        sources: role -> what the recipe names, the anchor first.
         output: the folder of the results; its disk is looked at.
         micro_batch: rows that one process computes at once.
     """
+    references = composition.references()
     configs = {
-        role: AutoConfig.from_pretrained(
-            source, revision=recipe.revisions.get(role), trust_remote_code=recipe.trust_remote_code
-        )
-        for role, source in sources.items()
+        role: read_model_config(reference.name_or_path, reference.revision, recipe.trust_remote_code)
+        for role, reference in references.items()
     }
-    members = [_member(role, sources[role], config, recipe) for role, config in configs.items()]
+    members = [_member(role, sources[role], references[role], config, recipe) for role, config in configs.items()]
     anchor, augmenting = members[0], members[1:]
     connections = {member.role: len(composition.pairs(member.role)) for member in augmenting}
     matrices = [  # of each connection: f_proj, then the rest, which is square (see `calm.bridge.Bridge`)
@@ -188,10 +189,13 @@ def refuse_too_long(plan: TrainingPlan, document: int, row: int) -> None:
             )
 
 
-def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRecipe) -> MemberPlan:
-    text = text_config(config)
-    stored = str(getattr(config, "dtype", None) or getattr(text, "dtype", None) or "float32").removeprefix("torch.")
-    model = meta_model(config, recipe.trust_remote_code)
+def _member(
+    role: str, source: str, reference: MemberReference, config: PreTrainedConfig, recipe: TrainingRecipe
+) -> MemberPlan:
+    text, trust = text_config(config), recipe.trust_remote_code
+    size = size_of(config, reference.name_or_path, None if recipe.dtype == "auto" else recipe.dtype, trust)
+    added = adapter_parameters_of(reference)
+    composed = isinstance(config, ComposedConfig)  # which looks after the positions of its own members
     return MemberPlan(
         role=role,
         source=source,
@@ -199,9 +203,10 @@ def _member(role: str, source: str, config: PreTrainedConfig, recipe: TrainingRe
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         vocabulary=text.vocab_size,
-        dtype=stored if recipe.dtype == "auto" else recipe.dtype,
-        parameters=count_parameters(model),
-        positions=position_limit(model),
+        dtype=stored_dtype(config) if recipe.dtype == "auto" else recipe.dtype,
+        parameters=size.parameters + added,
+        weight_bytes=size.weight_bytes + added * BYTES["float32"],  # PEFT keeps adapters in float32
+        positions=None if composed else position_limit(meta_model(config, trust)),
         counts_slots=counts_slots(config),
     )
 

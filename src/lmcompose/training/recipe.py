@@ -147,7 +147,7 @@ class Optimization(Strict):
 class TrainingRecipe(Strict):
     """A whole recipe: two or more models, how they are connected, the data, the training, and where results go."""
 
-    anchor: str = Field(description="The anchor model: a hub id or a folder.")
+    anchor: str = Field(description="The anchor model: a hub id, a folder, a GGUF file or an adapter.")
     augmenting: str | dict[str, str] = Field(description="The augmenting model, or several as name: model.")
     connections: list[Layers] | dict[str, list[Layers]] | None = Field(
         None, description="[augmenting layer, anchor layer] pairs; left out: spread evenly as in the CALM paper."

@@ -24,9 +24,9 @@ from lmcompose.calm.compose import compose, plan_composition
 from lmcompose.calm.config import ANCHOR, CalmConfig
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
-from lmcompose.errors import DataError, RecipeError
+from lmcompose.errors import DataError
 from lmcompose.folders import write_json_atomic
-from lmcompose.places import is_written_as_path, read_tokenizer
+from lmcompose.places import located, read_tokenizer
 from lmcompose.recipe import read_recipe
 from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
 from lmcompose.training.curve import loss_curve, write_curve
@@ -208,24 +208,15 @@ class LossProgress(ProgressCallback):
 
 
 def member_sources(recipe: TrainingRecipe, base: Path) -> dict[str, str]:
-    """Role -> folder or hub id, the anchor first; a folder beside the recipe goes before a hub id of that name.
+    """Role -> folder, GGUF file or hub id, the anchor first; what is beside the recipe goes before the hub.
 
     Raises:
-        RecipeError: what is written as a path is no folder.
+        RecipeError: what is written as a path is neither folder nor GGUF file.
     """
     return {
-        role: _located(source, base, role)
+        role: located(source, base, role)
         for role, source in {ANCHOR: recipe.anchor, **recipe.augmenting_sources()}.items()
     }
-
-
-def _located(source: str, base: Path, role: str) -> str:
-    folder = base / Path(source).expanduser()
-    if folder.is_dir():
-        return os.path.normpath(folder)
-    if is_written_as_path(source):
-        raise RecipeError(f"{role}: there is no folder {folder}. Relative paths start from the recipe's folder.")
-    return source
 
 
 def _composition_arguments(recipe: TrainingRecipe, sources: dict[str, str]) -> dict[str, Any]:

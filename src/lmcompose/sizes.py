@@ -5,7 +5,7 @@ shares them. This file knows no formula.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from safetensors import safe_open
 from transformers import PreTrainedConfig
@@ -52,6 +52,10 @@ def size_of(config: PreTrainedConfig, place: str, dtype: str | None = None, trus
             name = saved_place(reference.name_or_path, place)
             member = read_model_config(name, reference.revision, trust)
             sizes.append(size_of(member, name, dtype or reference.dtype, trust))
+            if reference.adapter is not None:
+                reference = replace(reference, adapter=saved_place(reference.adapter, place))
+            added = adapter_parameters_of(reference)
+            sizes.append(Size(added, added * BYTES["float32"], 0))  # PEFT keeps adapters in float32
         own = _numbers_in(place, COMPOSITION_WEIGHTS)
         return Size(
             own + sum(size.parameters for size in sizes),
