@@ -147,7 +147,12 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         if not self._attached:
             for model in self.members.values():
                 hold(model, self)
-            self._handles = self._hook_members()
+            heads = [
+                architecture.hook_head(model)
+                for model in self.members.values()
+                if not getattr(model, "is_composed", False)
+            ]
+            self._handles = [*self._hook_members(), *(handle for handle in heads if handle is not None)]
             self._attached = True
         return self
 

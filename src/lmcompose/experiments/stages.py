@@ -114,10 +114,12 @@ class Stages:
             yield lambda step, steps, loss: bars.update(bar, completed=step, total=steps, figure=_figure(loss))
 
     def _lines(self, label: str) -> Report:
-        started = time.perf_counter()
+        started, told = time.perf_counter(), 0
 
         def report(step: int, steps: int, loss: float) -> None:
-            if step * 10 // steps > (step - 1) * 10 // steps:
+            nonlocal told
+            if step * 10 // steps > told:
+                told = step * 10 // steps
                 passed = f"{time.perf_counter() - started:.0f} s"
                 self.console.print(f"{label}: {step}/{steps}, {passed} {_figure(loss)}")
 

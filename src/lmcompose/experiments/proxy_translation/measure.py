@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import lmcompose
 from lmcompose.evaluation.positions import score_text, split
-from lmcompose.evaluation.scoring import Scores, Tuned, divergence, log_probabilities, standing
+from lmcompose.evaluation.scoring import Scores, Tuned, divergence, log_probabilities
 from lmcompose.experiments.proxy_translation.pairs import Pair, answer, first_line, prompt
 from lmcompose.experiments.stages import Report
 from lmcompose.logits.model import LogitForCausalLM
@@ -63,7 +63,8 @@ def measure(
         logits = _by_name(model, scores, members)
 
         def bits(kind: str, name: str, given: torch.Tensor, true: torch.Tensor = true) -> None:
-            add(kind, name, -standing(log_probabilities(given), true)[0].double().sum() / math.log(2))
+            chosen = given.gather(-1, true[:, None])[:, 0].float() - given.float().logsumexp(dim=-1)
+            add(kind, name, -chosen.double().sum() / math.log(2))
 
         for name, given in logits.items():
             bits("nats", name, given)

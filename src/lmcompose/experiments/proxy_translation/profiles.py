@@ -30,4 +30,8 @@ class Profile:
     alphas: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     temperatures: tuple[float, ...] = (0.7, 0.85, 1.0, 1.15, 1.3)
     new_tokens: int = 80
-    rows_at_once: int = 20
+    rows_at_once: int = 50
+
+    def of_tuning(self) -> tuple[float, ...]:
+        """The settings that an adapter depends on."""
+        return (self.tuned_pairs, self.longest, self.rank, self.lora_alpha, self.learning_rate, self.warmup, self.rows)

@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from lmcompose.architecture import hook_head
 from lmcompose.evaluation.scoring import tuned_model
 from lmcompose.experiments.proxy_translation import measure, pairs, tuning
 from lmcompose.experiments.proxy_translation.profiles import Profile
@@ -17,7 +18,7 @@ from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.shared import switched_to
 
-WRITERS = ("base", "antiexpert", "expert", "proxy", "expert_only", "tuned")
+WRITERS = ("base", "antiexpert", "expert", "proxy", "tuned")
 
 
 class Experiment:
@@ -47,7 +48,8 @@ class Experiment:
 
         if not (folder / "adapter_config.json").exists():
             (self.stages.folder / f"{name}.json").unlink(missing_ok=True)  # it tells of an adapter that is gone
-        return dict(self.stages.kept(name, label, self._stamp(name, Path(model).name), make))
+        stamp = stamp_of(name, Path(model).name, self.train, self.language, self.profile.of_tuning(), self.seed)
+        return dict(self.stages.kept(name, label, stamp, make))
 
     def measured(self) -> dict[str, Any]:
         """The sums of `measure.measure`."""
@@ -100,14 +102,14 @@ class Experiment:
     @functools.cached_property
     def _large_tuned(self) -> PreTrainedModel:
         plain = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.bfloat16)
-        return cast(PreTrainedModel, PeftModel.from_pretrained(plain, self.stages.folder / "tuned").get_base_model())
+        tuned = cast(PreTrainedModel, PeftModel.from_pretrained(plain, self.stages.folder / "tuned").get_base_model())
+        hook_head(tuned)
+        return tuned
 
     def large_tuned(self) -> PreTrainedModel:
         """The directly tuned base, its adapter beside its weights as the expert's is."""
         return self._large_tuned
 
     def _stamp(self, *names: str) -> str:
-        data = stamp_of(self.train, self.test)
-        return stamp_of(
-            *names, Path(self.base).name, Path(self.small).name, data, self.language, self.profile, self.seed
-        )
+        models = (Path(self.base).name, Path(self.small).name)
+        return stamp_of(*names, *models, self.train, self.test, self.language, self.profile, self.seed)
