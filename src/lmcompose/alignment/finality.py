@@ -157,11 +157,15 @@ class _Words:
         if closed:
             return list(self._encoder(kept.place).encode(text).ids) if text else [], Kept()
         encoder = self._encoder(kept.place)
-        cut, known = self._cuts.last(text, kept.mark, at_start=encoder is not self.inner)
-        if not cut:
+        place, known, words = self._cuts.last(text, kept.mark, at_start=encoder is not self.inner)
+        if not place:
             return [], Kept(text, kept.place, known)
-        ids: list[Piece] = list(encoder.encode(text[:cut]).ids)
-        return ids, Kept(text[cut:], MIDDLE, known)
+        if words is None:
+            ids: list[Piece] = list(encoder.encode(text[:place]).ids)
+        else:
+            read = encoder.encode(text)
+            ids = [i for i, word in zip(read.ids, read.word_ids, strict=True) if word is not None and word < words]
+        return ids, Kept(text[place:], MIDDLE, known)
 
     def _encoder(self, place: int) -> Tokenizer:
         return (self._at_segment, self._at_run, self.inner)[place]
