@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from collections.abc import Callable
 from functools import cache
@@ -119,8 +121,6 @@ def _sentencepiece(
 
 
 def _merges_of(tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    import json
-
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
 
@@ -132,8 +132,8 @@ def llama2(added: tuple[AddedToken, ...] = (), bos: bool = True) -> PreTrainedTo
 
 
 def llama2_metaspace() -> PreTrainedTokenizerFast:
-    """The same in its newer spelling: a Metaspace that does not split, and puts its space before the first text only."""
-    tokenizer = Tokenizer.from_str(llama2().backend_tokenizer.to_str())
+    """The same in its newer spelling: a Metaspace that does not split, with its space before the first text only."""
+    tokenizer = Tokenizer.from_str(llama2((AddedToken("<tool>", normalized=False),)).backend_tokenizer.to_str())
     tokenizer.normalizer = None
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)  # type: ignore[assignment]
     return PreTrainedTokenizerFast(
@@ -225,3 +225,94 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 def family(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a family, built once."""
     return FAMILIES[name]()
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """The ids of a text by the library itself, which looks for no special token in it."""
+    return _plain(tokenizer).encode(text, add_special_tokens=False).ids
+
+
+@cache
+def _plain(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.encode_special_tokens = True
+    return backend
+
+
+PARTS = [
+    *"aaabceéB你好天アب\u0301\u0327\u093f\u0cc6\u0cc2\u0cd5\u1100\u1161\u11a8가각ßİﬁ①²११२  \n\r\t'(-/!。😀_%<>|",
+    *"\u00a0\u3000\u200d\u0000\ufeff\u2028\ufffd",
+    *(
+        "👩‍👩‍👧",
+        "🇬🇧",
+        "👍🏽",
+        "לله",
+        "שלום",
+        "re",
+        "'s",
+        "'ll",
+        "  ",
+        "\n\n",
+        "\n\n\n",
+        "    ",
+        "123",
+        "ab",
+        "<tool>",
+        "<tool>s",
+    ),
+    *(
+        "<tool",
+        "caf",
+        "café",
+        "cafe\u0301",
+        "[INST]",
+        "<pad>",
+        " </eot>  ",
+        "▁",
+        "▁▁▁",
+        "<table>",
+        "</",
+        "the",
+        " the",
+        "<0x41>",
+    ),
+    *("今天", "हि", "int main", "1,234", "<|en", "<|end|>"),
+]
+"""What a tokenizer may treat in its own way: joining and moving marks, white space, digits, added tokens and their
+beginnings, a special token that is spelled, the space mark itself."""
+
+
+def random_text(generator: random.Random, parts: int = 12) -> str:
+    """Up to `parts` of `PARTS`, pieces of the page and any characters, run together."""
+    page = " ".join(PAGE)
+    found = []
+    for _ in range(generator.randint(0, parts)):
+        kind = generator.random()
+        if kind < 0.75:
+            found.append(generator.choice(PARTS))
+        elif kind < 0.95:
+            at = generator.randrange(len(page))
+            found.append(page[at : at + generator.randint(1, 15)])
+        else:
+            planes = [(0x0, 0x3000), (0x3000, 0xD800), (0xE000, 0x11000), (0x11000, 0x20000)]
+            found.append(chr(generator.randrange(*generator.choice(planes))))
+    return "".join(found)
+
+
+def random_rows(
+    tokenizer: PreTrainedTokenizerFast, generator: random.Random, special: list[int], rows: int
+) -> list[list[int]]:
+    """Rows of ids as a tokenizer makes them, and as a model may: any ids, in any order, with special ones between."""
+    size = len(tokenizer)
+    found = []
+    for _ in range(rows):
+        row = [generator.choice(special)] if generator.random() < 0.5 else []
+        for _ in range(generator.randint(1, 3)):
+            if generator.random() < 0.6:
+                row += plain_ids(tokenizer, random_text(generator))
+            else:
+                row += [generator.randrange(generator.choice([size, 300])) for _ in range(generator.randint(0, 25))]
+            if generator.random() < 0.7:
+                row.append(generator.choice([*special, size + 3]))
+        found.append(row)
+    return found
