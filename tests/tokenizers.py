@@ -31,6 +31,19 @@ O200K = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+DEEPSEEK_FIRST = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
+        pre_tokenizers.Split(Regex(r"[一-龥\u3040-ゟ゠-ヿ]+"), "isolated"),
+    ]
+)
+DEEPSEEK = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+FALCON_FIRST = pre_tokenizers.Sequence(
+    [pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Split(Regex(GPT2), "isolated"), pre_tokenizers.Digits()]
+)
 BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 
 
@@ -41,11 +54,12 @@ def byte_level(
     before: Any = None,
     prefix: bool = False,
     bos: bool = False,
+    whole_words: bool = False,
     added: tuple[AddedToken, ...] = (),
     vocab_size: int = 420,
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE: GPT-2's own pre-tokenizer, or a pattern as in Llama 3 and Qwen, with a normalizer or none."""
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE(ignore_merges=whole_words))
     if form is not None:
         tokenizer.normalizer = form
     if pattern is None:
@@ -205,10 +219,13 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "llama3": lambda: byte_level(
         LLAMA3,
         bos=True,
+        whole_words=True,
         added=(AddedToken("<pad>", lstrip=True, normalized=False), AddedToken("</eot>", rstrip=True, normalized=False)),
     ),
     "o200k": lambda: byte_level(O200K),
     "bloom": lambda: byte_level(BLOOM),
+    "deepseek": lambda: byte_level(DEEPSEEK, before=DEEPSEEK_FIRST),
+    "falcon": lambda: byte_level(r"[0-9][0-9][0-9]", before=FALCON_FIRST),
     "llama2": llama2,
     "llama2_tools": lambda: llama2((AddedToken("<tool>", normalized=False), AddedToken("[INST]"))),
     "llama2_metaspace": llama2_metaspace,

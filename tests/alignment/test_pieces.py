@@ -45,7 +45,9 @@ def test_the_text_is_that_of_the_decoder(name: str) -> None:
     generator = random.Random(name)
     for _ in range(60):
         ids = plain_ids(tokenizer, random_text(generator))
-        ids = [i for i in ids if i != tokenizer.unk_token_id]
+        # The decoder takes the letters of an added token for bytes, where they are some in the byte alphabet.
+        left_out = {tokenizer.unk_token_id, tokenizer.get_added_vocab().get("café")}
+        ids = [i for i in ids if i not in left_out]
         expected = tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
         assert read(pieces, [*ids, special(name)]) == [expected, ""]
         assert read(pieces, [special(name), *ids, special(name)])[1] == expected
@@ -124,7 +126,7 @@ def test_a_text_only_grows(name: str) -> None:
 
 
 def test_a_label_that_is_ignored_is_no_token() -> None:
-    with pytest.raises(ConfigurationError, match="-100 is no token id. Leave out labels"):
+    with pytest.raises(ConfigurationError, match=r"-100 is no token id\. Leave out labels"):
         read(pieces_of("gpt2"), [5, -100])
 
 

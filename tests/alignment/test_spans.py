@@ -65,13 +65,14 @@ def check_row(made: TextAligner, augmenting: PreTrainedTokenizerFast, row: list[
             size = generator.randint(1, largest)
             new, counts = made.advance(state, row[at : at + size])
             ids, visible, at = ids + new, visible + counts, at + size
-        assert (ids, visible) == (found.ids, found.visible) or not row
+        if row:
+            assert (ids, visible) == (found.ids, found.visible)
 
     # Finality: what each token sees is a prefix of the tokens of the text, with any end that it can have.
     closed, open_text = segments(made.pieces, row)
-    before = [*made.final.leading, *(i for text in closed for i in whole(augmenting, text))]
+    before = [*made.final.leading, *(i for text in closed for i in plain_ids(augmenting, text))]
     for end in ("", "s", " x", "\u0301", random_text(generator, 2)):
-        expected = before + whole(augmenting, open_text + end)
+        expected = before + plain_ids(augmenting, open_text + end)
         assert expected[: len(found.ids)] == found.ids, (closed, open_text, end)
     if not open_text:
         assert found.ids == before
@@ -83,10 +84,6 @@ def check_row(made: TextAligner, augmenting: PreTrainedTokenizerFast, row: list[
         assert other.visible[:place] == found.visible[:place]
         seen = found.visible[place - 1] if place else 0
         assert other.ids[:seen] == found.ids[:seen]
-
-
-def whole(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return plain_ids(tokenizer, text)
 
 
 @pytest.mark.parametrize("anchor", FAMILIES)
@@ -119,15 +116,9 @@ def test_what_a_token_sees_by_example() -> None:
     ids = [anchor.bos_token_id, *plain_ids(anchor, "the lazy dogs"), anchor.eos_token_id]
     found = made.align(ids)
     assert found.ids == augmenting("the lazy dogs")["input_ids"]
-    state, so_far = made.start(), []
-    for token, count in zip(ids, found.visible, strict=True):
-        so_far += made.advance(state, [token])[0]
-        text = anchor.decode(
-            [i for i in ids[: len(state.copy().kept) and ids.index(token) + 1]], skip_special_tokens=True
-        )
-        seen = augmenting.decode(found.ids[:count], skip_special_tokens=True)
-        assert text.startswith(seen)
-        assert found.ids[:count] == so_far
+    for end, count in enumerate(found.visible, 1):
+        text = anchor.decode(ids[:end], skip_special_tokens=True)
+        assert text.startswith(augmenting.decode(found.ids[:count], skip_special_tokens=True))
     assert found.visible[0] == 1  # the augmenting model's own begin of text
     assert found.visible[-1] == len(found.ids)
 
