@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from lmcompose.alignment.backend import read_backend
+from lmcompose.alignment.backend import read_backend, special_ids
 from lmcompose.alignment.pieces import Pieces, Reading, byte_alphabet, fallback_byte
 from lmcompose.errors import ConfigurationError, MemberError
 from tests.tokenizers import FAMILIES, family, plain_ids, random_text
@@ -91,11 +91,18 @@ def test_the_space_before_a_text_is_taken_away_where_it_was_put() -> None:
         "unigram_first": ["one", " two"],
     }.items():
         tokenizer = family(name)
-        spelled = [plain_ids(tokenizer, text) for text in ("zone", "ztwo")]
-        one, two = (ids[ids.index(tokenizer.convert_tokens_to_ids("z")) + 1 :] for ids in spelled)
-        mark = tokenizer.convert_tokens_to_ids("▁")
-        row = [mark, *one, special(name), mark, *two, special(name)]
+        one, two = (tokenizer.convert_tokens_to_ids(["▁", *letters]) for letters in ("one", "two"))
+        row = [*one, special(name), *two, special(name)]
         assert read(pieces_of(name), row) == [*texts, ""], name
+
+
+def test_a_token_with_a_role_is_special_even_where_it_is_not_marked_so() -> None:
+    """As the end of text of Phi 3."""
+    tokenizer = family("gpt2")
+    spec = read_backend(tokenizer, "gpt2")
+    for token in spec["added_tokens"]:
+        token["special"] = False
+    assert tokenizer.eos_token_id in special_ids(tokenizer, spec)
 
 
 def test_words_are_joined_by_spaces() -> None:
