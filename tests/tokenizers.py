@@ -163,13 +163,15 @@ def gemma() -> PreTrainedTokenizerFast:
     )
 
 
-def unigram(scheme: str = "always") -> PreTrainedTokenizerFast:
+def unigram(scheme: str = "always", before: Any = None) -> PreTrainedTokenizerFast:
     """Unigram with Metaspace, NFKC and runs of spaces squeezed to one."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Strip(False, True), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type,assignment]
+    if before is not None:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([before, tokenizer.pre_tokenizer])  # type: ignore[assignment,list-item]
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type,assignment]
     trainer = trainers.UnigramTrainer(
         vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False
@@ -225,6 +227,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "o200k": lambda: byte_level(O200K),
     "bloom": lambda: byte_level(BLOOM),
     "deepseek": lambda: byte_level(DEEPSEEK, before=DEEPSEEK_FIRST),
+    "spaced_pieces": lambda: byte_level(QWEN, prefix=True),
     "falcon": lambda: byte_level(r"[0-9][0-9][0-9]", before=FALCON_FIRST),
     "llama2": llama2,
     "llama2_tools": lambda: llama2((AddedToken("<tool>", normalized=False), AddedToken("[INST]"))),
@@ -232,6 +235,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "gemma": gemma,
     "unigram": unigram,
     "unigram_first": lambda: unigram("first"),
+    "xlm_roberta": lambda: unigram(before=pre_tokenizers.WhitespaceSplit()),
     "wordpiece": wordpiece,
     "wordlevel": wordlevel,
 }

@@ -103,6 +103,7 @@ def _lengths() -> PreTrainedTokenizerFast:
         (_unigram_of_one_piece, "reads a text as one piece"),
         (_whole_words, "reads a text as one piece"),
         (_lengths, "not known here \\(UnicodeScripts\\)"),
+        (lambda: byte_level(before=pre_tokenizers.Digits(), prefix=True), "cuts them again.*not known here"),
         (lambda: byte_level(r"\d{1,3}(?=(?:\d{3})*\b)|.|\s"), "looks behind or far ahead"),
     ],
 )

@@ -67,8 +67,13 @@ def cuts_of(spec: Spec, inner: Tokenizer, at_start: Tokenizer, name: str) -> "Ne
     """
     parts = flat(spec["pre_tokenizer"], "pretokenizers")
     patterns: list[str] = []
-    for part in parts:
+    for i, part in enumerate(parts):
         kind = part["type"]
+        if kind == "ByteLevel" and i and part["use_regex"] and _prefixes(part):
+            raise MemberError(
+                f"The tokenizer of '{name}' puts a space before pieces of a text and cuts them again (ByteLevel with "
+                f"add_prefix_space behind another step), which is not known here. {_ADVICE}"
+            )
         if kind == "ByteLevel":
             patterns += ["GPT-2"] if part["use_regex"] else []
         elif kind == "Split" and "String" in part["pattern"]:
@@ -82,13 +87,19 @@ def cuts_of(spec: Spec, inner: Tokenizer, at_start: Tokenizer, name: str) -> "Ne
             )
     if patterns:
         return Patterns(inner, at_start, name)
-    merges = Merges.of(spec, parts)
+    # Where each piece begins with a space of its own, it is read from its beginning or not at all.
+    merges = None if any(map(_prefixes, parts[1:])) else Merges.of(spec, parts)
     if merges is None and all(part["type"] == "ByteLevel" or part.get("split") is False for part in parts):
         raise MemberError(
             f"The tokenizer of '{name}' reads a text as one piece ({spec['model']['type']} without a pre-tokenizer), "
             f"so any token may change with later text. {_ADVICE}"
         )
     return Neighbours(inner, merges)
+
+
+def _prefixes(part: Spec) -> bool:
+    """Whether a step puts a space before each piece that it is given."""
+    return bool(part.get("add_prefix_space")) or part.get("prepend_scheme") == "always"
 
 
 class Merges:
@@ -197,13 +208,14 @@ class Patterns:
     def last(self, text: str, known: int, at_start: bool) -> Cut:
         """The last cut in a text; the arguments are those of `Neighbours.last`."""
         spans = self._spans(text, at_start)
-        certain = spans[-3][1] if len(spans) > 2 else 0
+        words = max(len(spans) - 2, 0)
+        # The space that is put before a text can be a pre-token of its own, with the place of the next one.
+        while words and spans[words - 1][1] == spans[words][1]:
+            words -= 1
         if self._at_spaces:
-            certain = max(certain, _last_space(text, certain))
-        words = sum(end <= certain for _, end in spans)
-        place = spans[words - 1][1] if words else 0
-        # The space before a text joins white space at its start, and how these are cut depends on what follows.
-        return Cut(0, 0, 0) if at_start and not text[:place].strip() else Cut(place, 0, words)
+            space = _last_space(text, spans[words - 1][1] if words else 0)
+            words = max(words, sum(end <= space for _, end in spans))
+        return Cut(spans[words - 1][1] if words else 0, 0, words)
 
     def _spans(self, text: str, at_start: bool) -> list[tuple[int, int]]:
         splitter = (self._at_start if at_start else self._inner).pre_tokenizer

@@ -223,13 +223,13 @@ def _without_special(spec: Spec, special: frozenset[int]) -> dict[str, Any]:
 
 
 def _without_prefix(splitter: Spec | None) -> Spec | None:
-    """A pre-tokenizer that puts no space before a text."""
-    if splitter is None:
-        return None
-    if splitter["type"] == "Sequence":
-        return splitter | {"pretokenizers": [_without_prefix(part) for part in splitter["pretokenizers"]]}
-    if splitter["type"] == "ByteLevel":
-        return splitter | {"add_prefix_space": False}
-    if splitter["type"] == "Metaspace":
-        return splitter | {"prepend_scheme": "never"}
-    return splitter
+    """A pre-tokenizer that puts no space before a text. What a later step puts before each piece stays."""
+    parts = flat(splitter, "pretokenizers")
+    plain = []
+    for i, part in enumerate(parts):
+        if part["type"] == "ByteLevel" and not i:
+            part = part | {"add_prefix_space": False}
+        elif part["type"] == "Metaspace" and (not i or part["prepend_scheme"] == "first"):
+            part = part | {"prepend_scheme": "never"}
+        plain.append(part)
+    return splitter if plain == parts else {"type": "Sequence", "pretokenizers": plain}
