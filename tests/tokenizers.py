@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from collections.abc import Callable
 from functools import cache
@@ -29,6 +31,19 @@ O200K = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+DEEPSEEK_FIRST = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
+        pre_tokenizers.Split(Regex(r"[一-龥\u3040-ゟ゠-ヿ]+"), "isolated"),
+    ]
+)
+DEEPSEEK = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+FALCON_FIRST = pre_tokenizers.Sequence(
+    [pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Split(Regex(GPT2), "isolated"), pre_tokenizers.Digits()]
+)
 BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 
 
@@ -39,11 +54,12 @@ def byte_level(
     before: Any = None,
     prefix: bool = False,
     bos: bool = False,
+    whole_words: bool = False,
     added: tuple[AddedToken, ...] = (),
     vocab_size: int = 420,
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE: GPT-2's own pre-tokenizer, or a pattern as in Llama 3 and Qwen, with a normalizer or none."""
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE(ignore_merges=whole_words))
     if form is not None:
         tokenizer.normalizer = form
     if pattern is None:
@@ -119,8 +135,6 @@ def _sentencepiece(
 
 
 def _merges_of(tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    import json
-
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
 
@@ -132,8 +146,8 @@ def llama2(added: tuple[AddedToken, ...] = (), bos: bool = True) -> PreTrainedTo
 
 
 def llama2_metaspace() -> PreTrainedTokenizerFast:
-    """The same in its newer spelling: a Metaspace that does not split, and puts its space before the first text only."""
-    tokenizer = Tokenizer.from_str(llama2().backend_tokenizer.to_str())
+    """The same in its newer spelling: a Metaspace that does not split, with its space before the first text only."""
+    tokenizer = Tokenizer.from_str(llama2((AddedToken("<tool>", normalized=False),)).backend_tokenizer.to_str())
     tokenizer.normalizer = None
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)  # type: ignore[assignment]
     return PreTrainedTokenizerFast(
@@ -149,13 +163,15 @@ def gemma() -> PreTrainedTokenizerFast:
     )
 
 
-def unigram(scheme: str = "always") -> PreTrainedTokenizerFast:
+def unigram(scheme: str = "always", before: Any = None) -> PreTrainedTokenizerFast:
     """Unigram with Metaspace, NFKC and runs of spaces squeezed to one."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Strip(False, True), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type,assignment]
+    if before is not None:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([before, tokenizer.pre_tokenizer])  # type: ignore[assignment,list-item]
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)  # type: ignore[arg-type,assignment]
     trainer = trainers.UnigramTrainer(
         vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False
@@ -205,16 +221,21 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "llama3": lambda: byte_level(
         LLAMA3,
         bos=True,
+        whole_words=True,
         added=(AddedToken("<pad>", lstrip=True, normalized=False), AddedToken("</eot>", rstrip=True, normalized=False)),
     ),
     "o200k": lambda: byte_level(O200K),
     "bloom": lambda: byte_level(BLOOM),
+    "deepseek": lambda: byte_level(DEEPSEEK, before=DEEPSEEK_FIRST),
+    "spaced_pieces": lambda: byte_level(QWEN, prefix=True),
+    "falcon": lambda: byte_level(r"[0-9][0-9][0-9]", before=FALCON_FIRST),
     "llama2": llama2,
     "llama2_tools": lambda: llama2((AddedToken("<tool>", normalized=False), AddedToken("[INST]"))),
     "llama2_metaspace": llama2_metaspace,
     "gemma": gemma,
     "unigram": unigram,
     "unigram_first": lambda: unigram("first"),
+    "xlm_roberta": lambda: unigram(before=pre_tokenizers.WhitespaceSplit()),
     "wordpiece": wordpiece,
     "wordlevel": wordlevel,
 }
@@ -225,3 +246,94 @@ FAMILIES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 def family(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a family, built once."""
     return FAMILIES[name]()
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """The ids of a text by the library itself, which looks for no special token in it."""
+    return _plain(tokenizer).encode(text, add_special_tokens=False).ids
+
+
+@cache
+def _plain(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.encode_special_tokens = True
+    return backend
+
+
+PARTS = [
+    *"aaabceéB你好天アب\u0301\u0327\u093f\u0cc6\u0cc2\u0cd5\u1100\u1161\u11a8가각ßİﬁ①²११२  \n\r\t'(-/!。😀_%<>|",
+    *"\u00a0\u3000\u200d\u0000\ufeff\u2028\ufffd",
+    *(
+        "👩‍👩‍👧",
+        "🇬🇧",
+        "👍🏽",
+        "לله",
+        "שלום",
+        "re",
+        "'s",
+        "'ll",
+        "  ",
+        "\n\n",
+        "\n\n\n",
+        "    ",
+        "123",
+        "ab",
+        "<tool>",
+        "<tool>s",
+    ),
+    *(
+        "<tool",
+        "caf",
+        "café",
+        "cafe\u0301",
+        "[INST]",
+        "<pad>",
+        " </eot>  ",
+        "▁",
+        "▁▁▁",
+        "<table>",
+        "</",
+        "the",
+        " the",
+        "<0x41>",
+    ),
+    *("今天", "हि", "int main", "1,234", "<|en", "<|end|>"),
+]
+"""What a tokenizer may treat in its own way: joining and moving marks, white space, digits, added tokens and their
+beginnings, a special token that is spelled, the space mark itself."""
+
+
+def random_text(generator: random.Random, parts: int = 12) -> str:
+    """Up to `parts` of `PARTS`, pieces of the page and any characters, run together."""
+    page = " ".join(PAGE)
+    found = []
+    for _ in range(generator.randint(0, parts)):
+        kind = generator.random()
+        if kind < 0.75:
+            found.append(generator.choice(PARTS))
+        elif kind < 0.95:
+            at = generator.randrange(len(page))
+            found.append(page[at : at + generator.randint(1, 15)])
+        else:
+            planes = [(0x0, 0x3000), (0x3000, 0xD800), (0xE000, 0x11000), (0x11000, 0x20000)]
+            found.append(chr(generator.randrange(*generator.choice(planes))))
+    return "".join(found)
+
+
+def random_rows(
+    tokenizer: PreTrainedTokenizerFast, generator: random.Random, special: list[int], rows: int
+) -> list[list[int]]:
+    """Rows of ids as a tokenizer makes them, and as a model may: any ids, in any order, with special ones between."""
+    size = len(tokenizer)
+    found = []
+    for _ in range(rows):
+        row = [generator.choice(special)] if generator.random() < 0.5 else []
+        for _ in range(generator.randint(1, 3)):
+            if generator.random() < 0.6:
+                row += plain_ids(tokenizer, random_text(generator))
+            else:
+                row += [generator.randrange(generator.choice([size, 300])) for _ in range(generator.randint(0, 25))]
+            if generator.random() < 0.7:
+                row.append(generator.choice([*special, size + 3]))
+        found.append(row)
+    return found

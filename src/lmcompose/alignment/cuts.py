@@ -15,6 +15,7 @@ other. Two kinds of tokenizers, by what decides a cut:
 import random
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -39,6 +40,21 @@ _ADVICE = "Choose an augmenting model with another tokenizer, or with the anchor
 _KEPT_PAIRS = 1 << 17
 
 
+class Cut(NamedTuple):
+    """Where a text is cut.
+
+    Attributes:
+        place: characters before the cut; 0 where there is none.
+        known: how many characters after it are known to have no cut between them.
+        words: how many pre-tokens of the text these are; None where what is before the cut may be read by itself. A
+            pattern may cut white space otherwise where a text ends with it.
+    """
+
+    place: int
+    known: int
+    words: int | None
+
+
 def cuts_of(spec: Spec, inner: Tokenizer, at_start: Tokenizer, name: str) -> "Neighbours | Patterns":
     """The rule of a tokenizer.
 
@@ -51,8 +67,13 @@ def cuts_of(spec: Spec, inner: Tokenizer, at_start: Tokenizer, name: str) -> "Ne
     """
     parts = flat(spec["pre_tokenizer"], "pretokenizers")
     patterns: list[str] = []
-    for part in parts:
+    for i, part in enumerate(parts):
         kind = part["type"]
+        if kind == "ByteLevel" and i and part["use_regex"] and _prefixes(part):
+            raise MemberError(
+                f"The tokenizer of '{name}' puts a space before pieces of a text and cuts them again (ByteLevel with "
+                f"add_prefix_space behind another step), which is not known here. {_ADVICE}"
+            )
         if kind == "ByteLevel":
             patterns += ["GPT-2"] if part["use_regex"] else []
         elif kind == "Split" and "String" in part["pattern"]:
@@ -66,13 +87,19 @@ def cuts_of(spec: Spec, inner: Tokenizer, at_start: Tokenizer, name: str) -> "Ne
             )
     if patterns:
         return Patterns(inner, at_start, name)
-    merges = Merges.of(spec, parts)
+    # Where each piece begins with a space of its own, it is read from its beginning or not at all.
+    merges = None if any(map(_prefixes, parts[1:])) else Merges.of(spec, parts)
     if merges is None and all(part["type"] == "ByteLevel" or part.get("split") is False for part in parts):
         raise MemberError(
             f"The tokenizer of '{name}' reads a text as one piece ({spec['model']['type']} without a pre-tokenizer), "
             f"so any token may change with later text. {_ADVICE}"
         )
     return Neighbours(inner, merges)
+
+
+def _prefixes(part: Spec) -> bool:
+    """Whether a step puts a space before each piece that it is given."""
+    return bool(part.get("add_prefix_space")) or part.get("prepend_scheme") == "always"
 
 
 class Merges:
@@ -138,20 +165,17 @@ class Neighbours:
         self._tokenizer, self._merges = tokenizer, merges
         self._known: dict[str, bool] = {}
 
-    def last(self, text: str, known: int, at_start: bool) -> tuple[int, int]:
-        """The last cut in a text, 0 where there is none.
+    def last(self, text: str, known: int, at_start: bool) -> Cut:
+        """The last cut in a text.
 
         Args:
             known: how many characters of the text are known to have no cut between them.
             at_start: whether the text begins here.
-
-        Returns:
-            The cut, and `known` for the text after it.
         """
         for at in range(len(text) - 1, max(known, 1) - 1, -1):
             if self._between(text[at - 1 : at + 1]):
-                return at, len(text) - at
-        return 0, len(text)
+                return Cut(at, len(text) - at, None)
+        return Cut(0, len(text), None)
 
     def _between(self, pair: str) -> bool:
         if pair not in self._known:
@@ -181,15 +205,17 @@ class Patterns:
                     f"later text, so nothing says which of its tokens are final. {_ADVICE}"
                 )
 
-    def last(self, text: str, known: int, at_start: bool) -> tuple[int, int]:
-        """The last cut in a text, and 0: any place may be a cut later. The arguments are those of `Neighbours.last`."""
+    def last(self, text: str, known: int, at_start: bool) -> Cut:
+        """The last cut in a text; the arguments are those of `Neighbours.last`."""
         spans = self._spans(text, at_start)
-        certain = spans[-3][1] if len(spans) > 2 else 0
+        words = max(len(spans) - 2, 0)
+        # The space that is put before a text can be a pre-token of its own, with the place of the next one.
+        while words and spans[words - 1][1] == spans[words][1]:
+            words -= 1
         if self._at_spaces:
-            certain = max(certain, _last_space(text, certain))
-        cut = max((end for _, end in spans if end <= certain), default=0)
-        # The space before a text joins white space at its start, and how these are cut depends on what follows.
-        return (0 if at_start and not text[:cut].strip() else cut), 0
+            space = _last_space(text, spans[words - 1][1] if words else 0)
+            words = max(words, sum(end <= space for _, end in spans))
+        return Cut(spans[words - 1][1] if words else 0, 0, words)
 
     def _spans(self, text: str, at_start: bool) -> list[tuple[int, int]]:
         splitter = (self._at_start if at_start else self._inner).pre_tokenizer
@@ -204,10 +230,10 @@ class Patterns:
         found: list[tuple[int, int]] = []
         start = 0
         for end in range(1, len(text) + 1):
-            cut, _ = self.last(text[start:end], 0, at_start)
-            if cut:
-                found += [(start + a, start + b) for a, b in self._spans(text[start : start + cut], at_start)]
-                start, at_start = start + cut, False
+            place, _, words = self.last(text[start:end], 0, at_start)
+            if place:
+                found += [(start + a, start + b) for a, b in self._spans(text[start:end], at_start)[:words]]
+                start, at_start = start + place, False
         return found + [(start + a, start + b) for a, b in self._spans(text[start:], at_start)]
 
 

@@ -157,11 +157,15 @@ class _Words:
         if closed:
             return list(self._encoder(kept.place).encode(text).ids) if text else [], Kept()
         encoder = self._encoder(kept.place)
-        cut, known = self._cuts.last(text, kept.mark, at_start=encoder is not self.inner)
-        if not cut:
+        place, known, words = self._cuts.last(text, kept.mark, at_start=encoder is not self.inner)
+        if not place:
             return [], Kept(text, kept.place, known)
-        ids: list[Piece] = list(encoder.encode(text[:cut]).ids)
-        return ids, Kept(text[cut:], MIDDLE, known)
+        if words is None:
+            ids: list[Piece] = list(encoder.encode(text[:place]).ids)
+        else:
+            read = encoder.encode(text)
+            ids = [i for i, word in zip(read.ids, read.word_ids, strict=True) if word is not None and word < words]
+        return ids, Kept(text[place:], MIDDLE, known)
 
     def _encoder(self, place: int) -> Tokenizer:
         return (self._at_segment, self._at_run, self.inner)[place]
@@ -219,13 +223,13 @@ def _without_special(spec: Spec, special: frozenset[int]) -> dict[str, Any]:
 
 
 def _without_prefix(splitter: Spec | None) -> Spec | None:
-    """A pre-tokenizer that puts no space before a text."""
-    if splitter is None:
-        return None
-    if splitter["type"] == "Sequence":
-        return splitter | {"pretokenizers": [_without_prefix(part) for part in splitter["pretokenizers"]]}
-    if splitter["type"] == "ByteLevel":
-        return splitter | {"add_prefix_space": False}
-    if splitter["type"] == "Metaspace":
-        return splitter | {"prepend_scheme": "never"}
-    return splitter
+    """A pre-tokenizer that puts no space before a text. What a later step puts before each piece stays."""
+    parts = flat(splitter, "pretokenizers")
+    plain = []
+    for i, part in enumerate(parts):
+        if part["type"] == "ByteLevel" and not i:
+            part = part | {"add_prefix_space": False}
+        elif part["type"] == "Metaspace" and (not i or part["prepend_scheme"] == "first"):
+            part = part | {"prepend_scheme": "never"}
+        plain.append(part)
+    return splitter if plain == parts else {"type": "Sequence", "pretokenizers": plain}

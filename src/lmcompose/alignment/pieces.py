@@ -1,6 +1,6 @@
 """The text that each token id of an anchor adds, id after id, and the ids that add none.
 
-The text is the one that the tokenizer's own decoder gives, with three differences, since a decoder sees a whole row and
+The text is the one that the tokenizer's own decoder gives, with four differences, since a decoder sees a whole row and
 this file sees a row that still grows:
 
 - A special token (begin, end, padding, chat markers, unknown), or an id without a token, has no text. It closes the
@@ -10,6 +10,7 @@ this file sees a row that still grows:
   sentencepiece; the decoder of tokenizers replaces a whole run of bytes, which no prefix could know).
 - A space that the tokenizer puts before a text is taken away where it was put: at the start of every segment, or of
   the first one only.
+- An added token that has a text is spelled as it is (the byte-level decoder takes its letters for bytes: "café").
 
 Families: byte-level (GPT-2, Llama 3, Qwen), sentencepiece with or without byte fallback (Llama 2, Gemma, T5),
 WordPiece, and words joined by spaces.
