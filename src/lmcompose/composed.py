@@ -125,7 +125,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
                 yield name, parameter
 
     def num_composition_parameters(self) -> int:
-        """How many numbers training can change."""
+        """How many numbers belong to the composition and to no member."""
         return sum(parameter.numel() for _, parameter in self.composition_parameters())
 
     def init_weights(self) -> None:
@@ -317,7 +317,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         *,
         config: ComposedConfig | None = None,
         members: Mapping[str, Source] | None = None,
-        dtype: torch.dtype | str | None = None,
+        dtype: torch.dtype | str | Mapping[str, torch.dtype | str] | None = None,
         device_map: Any = None,
         composition_dtype: torch.dtype | None = None,
         attn_implementation: str | None = None,
@@ -330,7 +330,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         Args:
             pretrained_model_name_or_path: a saved folder, or a hub id.
             members: role -> model to use in place of the saved name: a moved folder or a live model.
-            dtype: of the members; by default what they had when the composition was saved.
+            dtype: of the members, or role -> dtype; by default what they had when the composition was saved.
+            device_map: of the members, as transformers has it; or role -> device or device map.
             composition_dtype: of the composition parameters; by default as saved.
             kwargs: handed on to each member's own `from_pretrained`.
 

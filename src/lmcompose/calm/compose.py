@@ -11,11 +11,12 @@ from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import Member, Source, load_member, plan_member, unharmed, unwrapped
+from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed, unwrapped
 from lmcompose.places import tokenizer_of
 from lmcompose.reference import MemberReference, describe_members
 
 Connections = Sequence[Sequence[int]]
+Dtype = torch.dtype | str
 
 
 def plan_composition(
@@ -40,7 +41,7 @@ def plan_composition(
     }
     config = CalmConfig(
         members=describe_members(references),
-        connections=_connections(references, connections, every),
+        connections=connections_of(references, connections, every),
         num_heads=num_heads or references[ANCHOR].num_attention_heads,
         projection=projection,
         bridge_initializer_range=bridge_initializer_range,
@@ -58,7 +59,7 @@ def compose(
     every: int = 4,
     projection: str = "linear",
     bridge_initializer_range: float = 0.02,
-    dtype: torch.dtype | str | None = None,
+    dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
     device_map: Any = None,
     seed: int = 0,
@@ -77,7 +78,8 @@ def compose(
             augmenting layer, spread evenly over the anchor (see `default_connections`).
         num_heads: N_H of the cross-attention; the anchor's own by default, as in the paper.
         projection: f_proj: "linear" as in the paper, or "mlp" (beyond the paper).
-        dtype: of members that are loaded here; by default what their checkpoints have.
+        dtype: of members that are loaded here, or role -> dtype; by default what their checkpoints have.
+        device_map: of members that are loaded here, as transformers has it; or role -> device or device map.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
         seed: of the initial composition parameters.
         revisions: role -> revision on the hub, to pin; of an adapter, its own.
@@ -102,15 +104,19 @@ def compose(
         revisions,
         trust_remote_code,
     )
-    _check_tokenizers(sources, config, trust_remote_code)
+    references = config.references()
+    check_tokenizers(
+        references, {role: source_tokenizer(of, references[role], trust_remote_code) for role, of in sources.items()}
+    )
+    check_roles("dtype", dtype, sources)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, source in sources.items():
             members[role] = load_member(
                 source,
                 role=role,
-                dtype=dtype,
-                device_map=device_map,
+                dtype=for_role(dtype, role, sources),
+                device_map=for_role(device_map, role, sources),
                 revision=(revisions or {}).get(role),
                 trust_remote_code=trust_remote_code,
             )
@@ -129,11 +135,16 @@ def _by_role(anchor: Source, augmenting: Source | Mapping[str, Source]) -> dict[
     return {role: unwrapped(source, role) for role, source in {ANCHOR: anchor, **named}.items()}
 
 
-def _connections(
+def connections_of(
     references: Mapping[str, MemberReference],
     connections: Connections | Mapping[str, Connections] | None,
     every: int,
 ) -> dict[str, list[list[int]]]:
+    """The connections of each augmenting model among `references`, which the anchor leads: as given, or spread evenly.
+
+    Raises:
+        ConfigurationError: one list of connections for several augmenting models.
+    """
     names = [role for role in references if role != ANCHOR]
     depth = references[ANCHOR].num_hidden_layers
     if connections is None:
@@ -152,22 +163,29 @@ def _as_list(pair: Any) -> Any:
     return list(pair) if isinstance(pair, (list, tuple)) else pair
 
 
-def _check_tokenizers(sources: Mapping[str, Source], config: CalmConfig, trust_remote_code: bool) -> None:
-    """Tokenizers are small and are compared before any weight is read."""
-    references = config.references()
-    tokenizers = {role: _tokenizer_of(source, references[role], trust_remote_code) for role, source in sources.items()}
+def check_tokenizers(
+    references: Mapping[str, MemberReference], tokenizers: Mapping[str, PreTrainedTokenizerBase | None]
+) -> None:
+    """Compare each of `tokenizers` with the anchor's among them: they are small, so before any weight is read.
+
+    Raises:
+        TokenizerMismatchError: they differ; or there is none to compare, and the numbers of token ids differ.
+    """
     anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
-    for name in config.augmenting_names():
-        names, theirs = (anchor.name_or_path, references[name].name_or_path), tokenizers[name]
+    for name, theirs in tokenizers.items():
+        names = (anchor.name_or_path, references[name].name_or_path)
+        if name == ANCHOR:
+            continue
         if ours is not None and theirs is not None:
             check_same_tokenizer(ours, theirs, *names)
         else:
             check_same_size(anchor.vocab_size, references[name].vocab_size, *names)
 
 
-def _tokenizer_of(
-    source: Source, reference: MemberReference, trust_remote_code: bool
+def source_tokenizer(
+    source: Source, reference: MemberReference, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that came with a source, or stands beside it; None where there is none."""
     if isinstance(source, tuple):
         return source[1]
     return None if isinstance(source, PreTrainedModel) else tokenizer_of(reference, trust_remote_code)
