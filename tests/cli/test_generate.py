@@ -112,6 +112,24 @@ def test_a_json_line_ends_at_the_end_of_the_line_only(run: Run, saved: Saved, tm
     assert json.loads(generate(run, saved, "--batch", file, "--json"))["prompt"] == prompt
 
 
+def test_without_an_augmenting_model(run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path) -> None:
+    with model.disable():
+        alone = expected(model, PROMPTS[0])
+    assert alone != expected(model, PROMPTS[0])
+    assert generate(run, saved, PROMPTS[0], "--without", "domain").strip() == alone
+    assert json.loads(generate(run, saved, PROMPTS[0], "--without", "domain", "--json"))["text"] == alone
+    result = run("generate", saved.folder, "w1", "--without", "domain", "--without", "domian")
+    assert result.exit_code == 2
+    assert "no augmenting model 'domian'" in one_line(result)
+    assert "Did you mean 'domain'?" in result.stderr
+
+
+def test_a_logit_composition_has_no_augmenting_models(run: Run, proxy: Proxy) -> None:
+    result = run("generate", proxy.folder, "w1", "--without", "expert")
+    assert result.exit_code == 2
+    assert "Leave out --without" in one_line(result)
+
+
 def test_members_that_have_moved(run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.symlink_to(saved.augmenting)
