@@ -289,7 +289,7 @@ def test_what_was_planned_is_loaded_whatever_is_uploaded_meanwhile(
     rewrite(tuned, revision=None)
     newest = save_tiny(tmp_path / "newest", "llama", seed=11)
     # the last step before weights are read
-    module, step = (calm_compose, "_check_tokenizers") if kind == "calm" else (logits_compose, "map_vocabularies")
+    module, step = (calm_compose, "align_members") if kind == "calm" else (logits_compose, "map_vocabularies")
     original = getattr(module, step)
 
     def while_somebody_uploads(*args: Any) -> Any:

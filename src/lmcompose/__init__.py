@@ -17,6 +17,7 @@ from lmcompose import errors
 if TYPE_CHECKING:
     from lmcompose.calm.compose import compose, plan_composition
     from lmcompose.calm.config import CalmConfig
+    from lmcompose.calm.extend import extend
     from lmcompose.calm.model import CalmForCausalLM
     from lmcompose.decoding.speculative import Speculation
     from lmcompose.kinds import load
@@ -33,6 +34,7 @@ _HOMES = {
     "Speculation": "lmcompose.decoding.speculative",
     "combine": "lmcompose.logits.compose",
     "compose": "lmcompose.calm.compose",
+    "extend": "lmcompose.calm.extend",
     "load": "lmcompose.kinds",
     "parameter": "lmcompose.logits.formula",
     "plan_composition": "lmcompose.calm.compose",
@@ -68,6 +70,7 @@ __all__ = [
     "combine",
     "compose",
     "errors",
+    "extend",
     "load",
     "parameter",
     "plan_composition",

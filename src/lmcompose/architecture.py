@@ -8,7 +8,7 @@ final norm. This file knows nothing about compositions.
 import inspect
 import logging
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -195,14 +195,14 @@ def _kept(logits: torch.Tensor, logits_to_keep: int | torch.Tensor, length: int)
     return logits[:, logits_to_keep] if logits.shape[1] == length != len(logits_to_keep) else logits
 
 
-def hook_head(model: PreTrainedModel) -> Any:
+def hook_head(model: nn.Module) -> Any:
     """Let the head of `model` read its hidden states from memory without gaps; returns a handle with `remove()`.
 
     Architectures cut the positions that need logits out of the hidden states, which leaves gaps between the rows. On
     CPUs, frozen weights in bfloat16 and such strides meet in a product that is 200 to 400 times slower (measured with
     torch 2.13; weights that want a gradient take another path): a prompt of a batch takes minutes in the head alone.
     """
-    head = model.get_output_embeddings()
+    head = cast(PreTrainedModel, model).get_output_embeddings()
     return None if head is None else head.register_forward_pre_hook(_without_gaps)
 
 

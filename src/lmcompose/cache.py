@@ -64,6 +64,7 @@ class ComposedCache(Cache):
         self.copies = dict(copies or {})
         self.texts = dict(texts or {})
         self._text_length = max_cache_len
+        self._missed: set[str] = set()
         self.bridges = {
             name: Cache(layers=[_bridge_layer(max_cache_len) for _ in range(count)])
             for name, count in (bridges or {}).items()
@@ -140,6 +141,22 @@ class ComposedCache(Cache):
             for name, member in self.members.items()
         }
 
+    def begin_pass(self, names: Sequence[str]) -> None:
+        """Note that a pass runs the leader and `names`, and refuse one that goes on from a text they did not see.
+
+        A static cache counts on its device, and asking waits for that device: so it is asked only after a pass that
+        some of them were left out of, and never in a compiled pass.
+
+        Raises:
+            CacheError: see `check_in_step`.
+        """
+        if not self.is_compileable:
+            self.check_in_step(names)
+        elif not torch.compiler.is_compiling():
+            if not self._missed.isdisjoint(names):
+                self.check_in_step(names)
+            self._missed = {name for name in self.members if name != self.leader and name not in names}
+
     def check_in_step(self, names: Sequence[str]) -> None:
         """Refuse to go on with a cache in which some of the members `names` did not see the text.
 
@@ -147,11 +164,11 @@ class ComposedCache(Cache):
             CacheError: a member's length differs from the leader's.
         """
         lengths = self.lengths()
-        late = {name: lengths[name] for name in names if lengths[name] != lengths[self.leader]}
+        late = {name: int(lengths[name]) for name in names if lengths[name] != lengths[self.leader]}
         if late:
             raise CacheError(
-                f"The cache holds {lengths[self.leader]} positions of '{self.leader}' but {late}: it was filled while "
-                "the composition was disabled, or by one member alone. Start again from an empty cache."
+                f"The cache holds {int(lengths[self.leader])} positions of '{self.leader}' but {late}: it was filled "
+                "while these were left out, or the composition disabled. Start again from an empty cache."
             )
 
 

@@ -62,6 +62,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         super().__init__(config)
         self.members = nn.ModuleDict({role: member.model for role, member in members.items()})
         leader = next(iter(members.values()))
+        self.tokenizers = {role: member.tokenizer for role, member in members.items()}
         self.tokenizer: PreTrainedTokenizerBase | None = leader.tokenizer
         self.generation_config: GenerationConfig = copy.deepcopy(leader.model.generation_config)
         self._disabled = False
@@ -125,7 +126,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
                 yield name, parameter
 
     def num_composition_parameters(self) -> int:
-        """How many numbers training can change."""
+        """How many numbers belong to the composition and to no member."""
         return sum(parameter.numel() for _, parameter in self.composition_parameters())
 
     def init_weights(self) -> None:
@@ -320,7 +321,7 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         *,
         config: ComposedConfig | None = None,
         members: Mapping[str, Source] | None = None,
-        dtype: torch.dtype | str | None = None,
+        dtype: torch.dtype | str | Mapping[str, torch.dtype | str] | None = None,
         device_map: Any = None,
         composition_dtype: torch.dtype | None = None,
         attn_implementation: str | None = None,
@@ -333,7 +334,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         Args:
             pretrained_model_name_or_path: a saved folder, or a hub id.
             members: role -> model to use in place of the saved name: a moved folder or a live model.
-            dtype: of the members; by default what they had when the composition was saved.
+            dtype: of the members, or role -> dtype; by default what they had when the composition was saved.
+            device_map: of the members, as transformers has it; or role -> device or device map.
             composition_dtype: of the composition parameters; by default as saved.
             kwargs: handed on to each member's own `from_pretrained`.
 

@@ -7,7 +7,7 @@ This file knows nothing about how members are composed.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from lmcompose.adapters import AdapterSource, adapter_folder, adapter_source, check_adapter, with_adapters
 from lmcompose.architecture import check_causal_decoder
-from lmcompose.errors import MemberError
+from lmcompose.errors import ConfigurationError, MemberError, nearest
 from lmcompose.freezing import freeze, let_go
 from lmcompose.gguf import is_gguf, unpacked
 from lmcompose.places import (
@@ -84,6 +84,25 @@ def source_name(source: Source) -> str:
     if isinstance(source, PreTrainedModel):
         return source.name_or_path or source.config.name_or_path or f"a live {type(source).__name__}"
     return str(source)
+
+
+def for_role(value: Any, role: str, roles: Iterable[str]) -> Any:
+    """What an option says for one role: of a mapping from `roles` its own entry, and None where it has none."""
+    if isinstance(value, Mapping) and set(value) <= set(roles):
+        return value.get(role)
+    return value
+
+
+def check_roles(option: str, value: Any, roles: Iterable[str]) -> None:
+    """Refuse an option that names a role which is not there.
+
+    Raises:
+        ConfigurationError: naming the nearest role.
+    """
+    known = list(roles)
+    for role in value if isinstance(value, Mapping) else ():
+        if role not in known:
+            raise ConfigurationError(f"{option}: there is no member '{role}' to load.{nearest(role, known)}")
 
 
 def plan_member(

@@ -21,7 +21,7 @@ from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
 from lmcompose.gguf import is_gguf
-from lmcompose.loading import Member, Source, load_member, plan_member, unharmed
+from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed
 from lmcompose.places import is_missing_folder
 from lmcompose.reference import MemberReference, check_same_base
 
@@ -258,25 +258,31 @@ def load_members(
     saved: str,
     replaced: Mapping[str, Source],
     *,
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | str | Mapping[str, torch.dtype | str] | None = None,
+    device_map: Any = None,
     trust_remote_code: bool = False,
     **kwargs: Any,
 ) -> dict[str, Member]:
     """Load the members that a saved composition names, or what the caller gives in their place.
+
+    `dtype` and `device_map` are for all of them, or role -> dtype and role -> device.
 
     Each member's weights are compared as soon as they are read.
 
     Raises:
         ConfigurationError, MemberError, WrongBaseError: see `member_sources`; or the weights are of another model.
     """
+    check_roles("dtype", dtype, config.references())
     sources, plans = member_sources(config, saved, replaced, trust_remote_code)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, reference in config.references().items():
+            wanted = for_role(dtype, role, sources)
             members[role] = load_member(
                 sources[role],
                 role=role,
-                dtype=reference.dtype if dtype in (None, "auto") else dtype,
+                dtype=reference.dtype if wanted in (None, "auto") else wanted,
+                device_map=for_role(device_map, role, sources),
                 planned=plans[role],
                 trust_remote_code=trust_remote_code,
                 **kwargs,

@@ -112,6 +112,27 @@ def test_a_json_line_ends_at_the_end_of_the_line_only(run: Run, saved: Saved, tm
     assert json.loads(generate(run, saved, "--batch", file, "--json"))["prompt"] == prompt
 
 
+def test_without_an_augmenting_model(run: Run, saved: Saved, model: CalmForCausalLM) -> None:
+    def alone(prompt: str) -> str:
+        with model.disable():
+            return expected(model, prompt)
+
+    differing = [prompt for prompt in (f"w{k} w{k + 1}" for k in range(20)) if alone(prompt) != expected(model, prompt)]
+    prompt = differing[0]
+    assert generate(run, saved, prompt, "--without", "domain").strip() == alone(prompt)
+    assert json.loads(generate(run, saved, prompt, "--without", "domain", "--json"))["text"] == alone(prompt)
+    result = run("generate", saved.folder, "w1", "--without", "domain", "--without", "domian")
+    assert result.exit_code == 2
+    assert "no augmenting model 'domian'" in one_line(result)
+    assert "Did you mean 'domain'?" in result.stderr
+
+
+def test_a_logit_composition_has_no_augmenting_models(run: Run, proxy: Proxy) -> None:
+    result = run("generate", proxy.folder, "w1", "--without", "expert")
+    assert result.exit_code == 2
+    assert "Leave out --without" in one_line(result)
+
+
 def test_members_that_have_moved(run: Run, saved: Saved, model: CalmForCausalLM, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.symlink_to(saved.augmenting)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
-from lmcompose import CalmForCausalLM, combine
+from lmcompose import CalmForCausalLM, combine, extend
 from tests.cli.conftest import Proxy, Run, Saved, one_line
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -31,6 +31,25 @@ def test_text(run: Run, saved: Saved) -> None:
     assert result.exit_code == 0, result.stderr
     for text in ("anchor", "domain", "(1, 2), (3, 3)", "9,728 composition parameters", "linear projection", "format 1"):
         assert text in result.stdout
+
+
+def test_several_augmenting_models_and_what_was_added(run: Run, saved: Saved, tmp_path: Path) -> None:
+    connections = {"zoology": [(1, 0)], "law": [(2, 1), (3, 2), (3, 3)]}
+    added = {"zoology": saved.augmenting, "law": saved.anchor}
+    model = extend(saved.folder, added, connections=connections)
+    model.save_pretrained(tmp_path / "saved")
+    report = json.loads(run("inspect", tmp_path / "saved", "--json").stdout)
+    assert list(report["members"]) == ["anchor", "domain", "zoology", "law"]
+    assert report["connections"]["law"] == [[2, 1], [3, 2], [3, 3]]
+    narrow, like = 24 * 32 + 4 * 32 * 32, 32 * 32 + 4 * 32 * 32
+    assert report["parameters_of"] == {"domain": 2 * narrow, "zoology": narrow, "law": 3 * like}
+    assert report["parameters"] == sum(report["parameters_of"].values()) == model.num_composition_parameters()
+    result = run("inspect", tmp_path / "saved").stdout
+    rows = [line for line in result.splitlines() if "(" in line and "│" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["domain", "zoology", "law"]
+    assert "(2, 1), (3, 2), (3, 3)" in rows[2]
+    assert f"{3 * like:,}" in rows[2]
+    assert f"zoology, law added to {saved.folder} (domain)." in " ".join(result.split())
 
 
 def test_members_that_are_not_here(run: Run, saved: Saved, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from tests.cli.conftest import Run, one_line
 
 def test_the_keys_of_a_recipe(run: Run) -> None:
     lines = {line.split()[0]: line for line in run("train", "--keys").stdout.splitlines()}
-    assert "required" in lines["anchor:"]
+    assert "required" in lines["output:"]
+    assert "Give this or extends" in lines["anchor:"]
     assert "512" in lines["max_length:"]
     assert "Tokens per row" in lines["max_length:"]
     assert "[augmenting layer, anchor layer] pairs" in lines["connections:"]

@@ -74,6 +74,51 @@ def test_a_mistake_is_named(was: str, becomes: str, message: str) -> None:
         read(GOOD.replace(was, becomes))
 
 
+EXTENDS = """\
+extends: runs/law/model
+augmenting:
+  medicine: small
+data:
+  - path: facts.jsonl
+training:
+  steps: 10
+output: out
+"""
+
+
+def test_a_recipe_can_add_to_a_saved_composition() -> None:
+    recipe = read(EXTENDS)
+    assert (recipe.anchor, recipe.extends, recipe.trains_all) == (None, "runs/law/model", False)
+    assert recipe.augmenting_sources() == {"medicine": "small"}
+    assert read(EXTENDS + "trainable: all\n").trains_all
+    assert read(GOOD).trains_all
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "message"),
+    [
+        ("extends:", "extend:", r"line 1: unknown key 'extend'\. Did you mean 'extends'\?"),
+        ("extends: runs/law/model\n", "", r"missing key 'anchor' \(or 'extends', to add to a saved composition\)"),
+        ("output: out", "output: out\nanchor: big", r"line 9: 'anchor': leave out 'anchor'.*has its own"),
+        ("augmenting:\n  medicine: small", "augmenting: small", r"line 2: 'augmenting': give what is added a name"),
+        ("output: out", "num_heads: 4\noutput: out", r"line 8: 'num_heads': .*built like those of 'extends'"),
+        ("output: out", "output: out\nprojection: linear", r"line 9: 'projection': leave out"),
+        ("output: out", "output: out\ntrainable: nwe", r"line 9: 'trainable' must be .*Did you mean 'new'"),
+        ("output: out", "output: out\nrevisions: {anchor: main}", r"line 9: 'revisions.anchor': there is no member"),
+        ("output: out", "output: out\nrevisions:\n  medicin: main", r"line 10: .*Did you mean 'medicine'"),
+    ],
+)
+def test_a_mistake_in_an_extension_is_named_with_its_line(was: str, becomes: str, message: str) -> None:
+    assert was in EXTENDS
+    with pytest.raises(RecipeError, match=message):
+        read(EXTENDS.replace(was, becomes))
+
+
+def test_trainable_goes_with_extends() -> None:
+    with pytest.raises(RecipeError, match=r"line 8: 'trainable': it goes with 'extends'"):
+        read(GOOD + "trainable: new\n")
+
+
 def test_early_stopping_needs_checkpoints_that_were_evaluated() -> None:
     text = GOOD.replace("steps: 10", "steps: 10\n  early_stopping: {}\n  eval_every: 4\n  save_every: 6")
     with pytest.raises(RecipeError, match="multiple of eval_every"):

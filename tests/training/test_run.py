@@ -59,7 +59,7 @@ def test_the_plan_is_printed_before_and_counts_what_is_built(project: Project) -
     assert "32 examples to train on, 8 to validate on" in text
     assert "12 steps of 4 rows" in text
     assert "Memory (" in text
-    model = run._compose(*_composition(project()))
+    model = _models(project()).compose()
     assert planned["plan"]["trained_parameters"] == model.num_composition_parameters()
     for member, plan in zip(model.members.values(), planned["plan"]["members"], strict=True):
         assert plan["parameters"] == sum(parameter.numel() for parameter in member.parameters())
@@ -68,9 +68,8 @@ def test_the_plan_is_printed_before_and_counts_what_is_built(project: Project) -
     )
 
 
-def _composition(recipe_path: Path) -> tuple[Any, dict[str, str]]:
-    recipe = run.read_recipe(recipe_path, run.TrainingRecipe)
-    return recipe, run.member_sources(recipe, recipe_path.parent)
+def _models(recipe_path: Path) -> run.RecipeModels:
+    return run.RecipeModels.located(run.read_recipe(recipe_path, run.TrainingRecipe), recipe_path.parent)
 
 
 def _with_members(recipe: Path, **members: Path | str) -> Path:
@@ -168,7 +167,7 @@ def test_bad_input_is_one_clear_error_before_weights_and_leaves_nothing(
     message: str,
 ) -> None:
     recipe = project((before, after))
-    monkeypatch.setattr(run, "compose", _must_not_load)
+    monkeypatch.setattr("lmcompose.training.models.compose", _must_not_load)
     there = sorted(recipe.parent.rglob("*"))
     with pytest.raises(error, match=message):
         quiet(recipe)
@@ -215,7 +214,7 @@ def test_texts_past_a_members_positions_are_refused_before_weights(
     project: Project, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     recipe = _with_a_table(project, 20, ("max_length: 16", "max_length: 64"))
-    monkeypatch.setattr(run, "compose", _must_not_load)
+    monkeypatch.setattr("lmcompose.training.models.compose", _must_not_load)
     message = r"max_length: .*text of 21 tokens.*\(the augmenting\) has positions for 20\. Set training.max_length: 20"
     with pytest.raises(ConfigurationError, match=message):
         quiet(recipe, dry_run=dry_run)
@@ -365,9 +364,9 @@ def test_paths_start_from_the_recipe_and_not_from_where_one_stands(
 def test_the_first_validation_point_is_the_anchor(project: Project) -> None:
     recipe_path = project(("steps: 12", "steps: 1"))
     results = quiet(recipe_path)["results"]
-    recipe, sources = _composition(recipe_path)
-    anchor = lmcompose.loading.load_member(sources["anchor"])
-    data = run.prepare_data(recipe, anchor.tokenizer, recipe_path.parent)
+    models = _models(recipe_path)
+    anchor = lmcompose.loading.load_member(models.sources["anchor"])
+    data = run.prepare_data(models.recipe, anchor.tokenizer, recipe_path.parent)
     batch = run.Collator(0)([data.validation[i] for i in range(len(data.validation))])
     with torch.no_grad():
         alone = float(anchor.model(**batch, use_cache=False).loss)

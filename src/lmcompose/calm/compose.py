@@ -12,11 +12,12 @@ from lmcompose.calm.config import ALIGNMENTS, ANCHOR, IDS, SPANS, CalmConfig, ch
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError, TokenizerMismatchError, nearest
-from lmcompose.loading import Member, Source, load_member, plan_member, unharmed, unwrapped
+from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed, unwrapped
 from lmcompose.places import tokenizer_of
 from lmcompose.reference import MemberReference, describe_members
 
 Connections = Sequence[Sequence[int]]
+Dtype = torch.dtype | str
 
 
 def plan_composition(
@@ -41,7 +42,7 @@ def plan_composition(
     }
     config = CalmConfig(
         members=describe_members(references),
-        connections=_connections(references, connections, every),
+        connections=connections_of(references, connections, every),
         num_heads=num_heads or references[ANCHOR].num_attention_heads,
         projection=projection,
         bridge_initializer_range=bridge_initializer_range,
@@ -59,7 +60,7 @@ def compose(
     every: int = 4,
     projection: str = "linear",
     bridge_initializer_range: float = 0.02,
-    dtype: torch.dtype | str | None = None,
+    dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
     device_map: Any = None,
     seed: int = 0,
@@ -79,7 +80,8 @@ def compose(
             augmenting layer, spread evenly over the anchor (see `default_connections`).
         num_heads: N_H of the cross-attention; the anchor's own by default, as in the paper.
         projection: f_proj: "linear" as in the paper, or "mlp" (beyond the paper).
-        dtype: of members that are loaded here; by default what their checkpoints have.
+        dtype: of members that are loaded here, or role -> dtype; by default what their checkpoints have.
+        device_map: of members that are loaded here, as transformers has it; or role -> device or device map.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
         seed: of the initial composition parameters.
         alignment: "ids" to insist that an augmenting model reads the anchor's tokens, "spans" for one that reads the
@@ -107,16 +109,21 @@ def compose(
         revisions,
         trust_remote_code,
     )
-    config.alignment = _alignment(sources, config, alignment, trust_remote_code)
     references = config.references()
+    config.alignment = align_members(
+        references,
+        {role: source_tokenizer(of, references[role], trust_remote_code) for role, of in sources.items()},
+        alignment,
+    )
+    check_roles("dtype", dtype, sources)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, source in sources.items():
             members[role] = load_member(
                 source,
                 role=role,
-                dtype=dtype,
-                device_map=device_map,
+                dtype=for_role(dtype, role, sources),
+                device_map=for_role(device_map, role, sources),
                 planned=references[role],
                 trust_remote_code=trust_remote_code,
             )
@@ -135,11 +142,16 @@ def _by_role(anchor: Source, augmenting: Source | Mapping[str, Source]) -> dict[
     return {role: unwrapped(source, role) for role, source in {ANCHOR: anchor, **named}.items()}
 
 
-def _connections(
+def connections_of(
     references: Mapping[str, MemberReference],
     connections: Connections | Mapping[str, Connections] | None,
     every: int,
 ) -> dict[str, list[list[int]]]:
+    """The connections of each augmenting model among `references`, which the anchor leads: as given, or spread evenly.
+
+    Raises:
+        ConfigurationError: one list of connections for several augmenting models.
+    """
     names = [role for role in references if role != ANCHOR]
     depth = references[ANCHOR].num_hidden_layers
     if connections is None:
@@ -158,21 +170,32 @@ def _as_list(pair: Any) -> Any:
     return list(pair) if isinstance(pair, (list, tuple)) else pair
 
 
-def _alignment(
-    sources: Mapping[str, Source],
-    config: CalmConfig,
-    chosen: str | Mapping[str, str] | None,
-    trust_remote_code: bool,
+def align_members(
+    references: Mapping[str, MemberReference],
+    tokenizers: Mapping[str, PreTrainedTokenizerBase | None],
+    chosen: str | Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """How each augmenting model reads the text. Tokenizers are small and are compared before any weight is read."""
-    names = config.augmenting_names()
+    """How each augmenting model among `tokenizers` reads the text: they are small, so before any weight is read.
+
+    Args:
+        tokenizers: of the anchor and of the augmenting models to look at.
+        chosen: see `compose`.
+
+    Returns:
+        Name -> one of `ALIGNMENTS`.
+
+    Raises:
+        ConfigurationError: an unknown name or choice.
+        TokenizerMismatchError: tokens that were said to be the anchor's are not; or there is no tokenizer to compare,
+            and the numbers of token ids differ.
+        MemberError: a tokenizer that cannot be aligned.
+    """
+    names = [name for name in tokenizers if name != ANCHOR]
     wanted = dict(chosen) if isinstance(chosen, Mapping) else {name: chosen for name in names if chosen is not None}
     for name, word in wanted.items():
         if word not in ALIGNMENTS or name not in names:
             word, words = (word, ALIGNMENTS) if name in names else (name, names)
             raise ConfigurationError(f"alignment: '{word}' is none of {', '.join(words)}.{nearest(str(word), words)}")
-    references = config.references()
-    tokenizers = {role: _tokenizer_of(source, references[role], trust_remote_code) for role, source in sources.items()}
     anchor, ours = references[ANCHOR], tokenizers[ANCHOR]
     found: dict[str, str] = {}
     for name in names:
@@ -198,9 +221,10 @@ def _same_tokens(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase)
     return True
 
 
-def _tokenizer_of(
-    source: Source, reference: MemberReference, trust_remote_code: bool
+def source_tokenizer(
+    source: Source, reference: MemberReference, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that came with a source, or stands beside it; None where there is none."""
     if isinstance(source, tuple):
         return source[1]
     return None if isinstance(source, PreTrainedModel) else tokenizer_of(reference, trust_remote_code)

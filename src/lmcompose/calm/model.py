@@ -23,7 +23,7 @@ from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
 from lmcompose.calm.own_tokens import read_at_once, read_on
 from lmcompose.composed import ComposedModel
-from lmcompose.errors import CacheError, ConfigurationError
+from lmcompose.errors import CacheError, ConfigurationError, nearest
 from lmcompose.generation import cache_for, positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
@@ -74,6 +74,7 @@ class CalmForCausalLM(ComposedModel):
     ) -> None:
         config.check()
         super().__init__(config, members)
+        self._left_out: tuple[str, ...] = ()
         self._anchor_slot = CallSlot()
         self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
         self._aligners: dict[str, Aligner] = {
@@ -111,6 +112,39 @@ class CalmForCausalLM(ComposedModel):
     def bridge(self, name: str, augmenting_layer: int, anchor_layer: int) -> Bridge:
         """The bridge of one connection of the augmenting model `name`."""
         return cast(Bridge, self.bridges[bridge_key(name, augmenting_layer, anchor_layer)])
+
+    @contextmanager
+    def without(self, *names: str) -> Iterator[Self]:
+        """Within the block, the named augmenting models are not run and contribute nothing.
+
+        The logits are, bit for bit, those of the composition that never had them. Blocks nest and add up; with all of
+        them left out, the composition is its anchor, as in `disable()`. A cache that was filled without a model is
+        refused once that model runs again. As `disable()`, it holds for all threads, and a compiled forward notices it.
+
+        Raises:
+            ConfigurationError: a name that is no augmenting model's.
+
+        Example:
+            >>> with model.without("law"):  # doctest: +SKIP
+            ...     model.generate(**inputs)
+        """
+        known = self.config.augmenting_names()
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(
+                    f"There is no augmenting model '{name}' to leave out; they are {known}.{nearest(name, known)}"
+                )
+        before, self._left_out = self._left_out, tuple(name for name in known if name in (*self._left_out, *names))
+        try:
+            yield self
+        finally:
+            self._left_out = before
+
+    def _running(self) -> list[str]:
+        """The augmenting models that a pass runs now, in the order in which their contributions add."""
+        if self._disabled:
+            return []
+        return [name for name in self.config.augmenting_names() if name not in self._left_out]
 
     def _hook_members(self) -> list[Any]:
         handles = []
@@ -186,14 +220,15 @@ class CalmForCausalLM(ComposedModel):
             # nobody goes on from a pass with labels, and transformers looks for packed documents only without a cache
             use_cache = self.config.use_cache and not self.training and labels is None
         composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
+        if composed is not None:
+            composed.begin_pass(self._running())
         inputs = self._member_inputs(input_ids, attention_mask, position_ids, composed, use_cache)
         head = {
             "logits_to_keep": logits_to_keep,
             "output_hidden_states": output_hidden_states,
             "output_attentions": output_attentions,
         }
-        write = _leave_alone if self._disabled else self._writer(inputs, composed)
-        with self._anchor_slot.during(write):
+        with self._anchor_slot.during(self._writer(inputs, composed)):
             output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
         logits = cast(torch.Tensor, output.logits)
         loss = None
@@ -221,7 +256,7 @@ class CalmForCausalLM(ComposedModel):
     ) -> Iterator[dict[str, Any]]:
         """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
         inputs = self._member_inputs(input_ids, attention_mask, position_ids)
-        with self._anchor_slot.during(_leave_alone if self._disabled else self._writer(inputs, None)):
+        with self._anchor_slot.during(self._writer(inputs, None)):
             yield inputs
 
     def _member_inputs(
@@ -241,16 +276,17 @@ class CalmForCausalLM(ComposedModel):
             "position_ids": position_ids,
             "use_cache": use_cache,
         }
-        self._check_length(inputs, cache, [role for role in self.members if not self._has_own_tokens(role)])
+        running = [ANCHOR, *self._running()]
+        self._check_length(inputs, cache, [role for role in running if not self._has_own_tokens(role)])
         return inputs
 
     def _writer(
         self, inputs: dict[str, Any], cache: ComposedCache | None
     ) -> Callable[[int, torch.Tensor], torch.Tensor]:
         """Run the augmenting models; returns what this pass does at each connected anchor layer."""
-        names = list(self.augmenting)
-        if cache is not None and not cache.is_compileable:
-            cache.check_in_step(names)
+        names = self._running()
+        if not names:
+            return _leave_alone
         reads = {name: self._read(name, inputs, cache) for name in names}
 
         def write(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:

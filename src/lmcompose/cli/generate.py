@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -84,6 +85,10 @@ def generate(
             "--template", metavar="ROLE=ROLE", help="Whose chat template a member without one uses: base=expert."
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="NAME", help="Leave out one augmenting model; give it once for each."),
+    ] = None,
     speculative: Annotated[
         bool,
         typer.Option("--speculative", help="Let one member of a logit composition draft: the same, sooner."),
@@ -115,6 +120,7 @@ def generate(
       cat question.txt | lmcompose generate runs/chat/model --chat --temperature 0.7
       lmcompose generate runs/stories/model --batch prompts.txt --json > answers.jsonl
       lmcompose generate runs/stories/model "Once" --member anchor=/where/it/is/now
+      lmcompose generate runs/several/model "Once upon a time" --without law --without medicine
       lmcompose generate runs/proxy "Once upon a time" --alpha 1.5 --speculative
       lmcompose generate runs/proxy "What is a zorf?" --chat --system "expert=You know every word."
     """
@@ -133,7 +139,7 @@ def generate(
             "(model, tokenizer)."
         )
     prompts = [_with_readings(prompt, reading) for prompt in prompts]
-    _check_kind(composition, prompts, bool(parameters or templates or speculative))
+    _check_kind(composition, prompts, bool(parameters or templates or speculative), bool(without))
     import torch
 
     torch.manual_seed(seed)
@@ -146,19 +152,20 @@ def generate(
         from lmcompose.decoding.speculative import Speculation
 
         options["speculative"] = Speculation()
-    if batch is None and not as_json and num_beams == 1:
-        _stream(composition, tokenizer, _encode(composition, tokenizer, prompts, templates), options)
-        return
     if tokenizer.pad_token_id is None:
         batch_size = 1  # rows of unequal length cannot be put together
-    for start in range(0, len(prompts), batch_size):
-        rows = prompts[start : start + batch_size]
-        encoded = _encode(composition, tokenizer, rows, templates)
-        for answer in _answers(composition, tokenizer, rows, encoded, options):
-            if as_json:
-                show_json(answer, lines=True)
-            else:
-                typer.echo(answer["text"])
+    with _left_out(composition, without or []):
+        if batch is None and not as_json and num_beams == 1:
+            _stream(composition, tokenizer, _encode(composition, tokenizer, prompts, templates), options)
+            return
+        for start in range(0, len(prompts), batch_size):
+            rows = prompts[start : start + batch_size]
+            encoded = _encode(composition, tokenizer, rows, templates)
+            for answer in _answers(composition, tokenizer, rows, encoded, options):
+                if as_json:
+                    show_json(answer, lines=True)
+                else:
+                    typer.echo(answer["text"])
 
 
 # ---------------------------------------------------------------------------------------------------------- prompts
@@ -228,7 +235,14 @@ def _with_readings(prompt: Prompt, options: dict[str, dict[str, str]]) -> Prompt
     )
 
 
-def _check_kind(composition: "ComposedModel", prompts: list[Prompt], asked: bool) -> None:
+def _left_out(composition: "ComposedModel", names: list[str]) -> AbstractContextManager[Any]:
+    """Within the block, the augmenting models of these names are left out."""
+    from lmcompose.calm.model import CalmForCausalLM
+
+    return composition.without(*names) if isinstance(composition, CalmForCausalLM) else nullcontext()
+
+
+def _check_kind(composition: "ComposedModel", prompts: list[Prompt], asked: bool, without: bool) -> None:
     """Refuse what this composition, or this kind of prompt, has no use of."""
     from lmcompose.logits.model import LogitForCausalLM
 
@@ -241,6 +255,11 @@ def _check_kind(composition: "ComposedModel", prompts: list[Prompt], asked: bool
             f"This is a {composition.config.model_type} composition: it has no formula, and its members read one text. "
             "Leave out --alpha, --parameter, --context, --system, --template and --speculative; they are for what "
             "`lmcompose combine` makes."
+        )
+    if without and isinstance(composition, LogitForCausalLM):
+        raise ConfigurationError(
+            "This is a logit composition: it has no augmenting models to leave out. Leave out --without; a member "
+            "counts for nothing where the parameter before it is 0, such as --alpha 0."
         )
 
 

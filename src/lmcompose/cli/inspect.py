@@ -1,6 +1,7 @@
 """`lmcompose inspect MODEL`: what a saved composition is made of."""
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,9 +34,13 @@ def inspect(
     if as_json:
         show_json(report)
         return
+    from rich.text import Text
+
     from lmcompose.cli.combination import members_table
 
     show(members_table(report["members"], report.get("temperatures")), *_combined(report))
+    for line in _additions(report["provenance"]):
+        show(Text(line))
     made = report["provenance"].get("versions", {})
     if made:
         show("Saved with " + ", ".join(f"{package} {number}" for package, number in made.items()) + ".")
@@ -51,14 +56,25 @@ def _combined(report: dict[str, Any]) -> "list[RenderableType]":
         tables = [vocabularies_table(report["vocabularies"], next(iter(report["members"])))]
         ending = f"No parameters of its own; folder format {report['format_version']}."
         return [*formula_lines(report), *(tables if report["vocabularies"] else []), ending]
-    connections = Table("augmenting model", "connections (augmenting layer, anchor layer)", title="Composition")
-    for name, pairs in report["connections"].items():
-        connections.add_row(name, ", ".join(f"({a}, {b})" for a, b in pairs))
+    columns = ("augmenting model", "connections (augmenting layer, anchor layer)", "parameters")
+    connections = Table(*columns, title="Composition")
+    for name in report["members"]:  # in the order in which their contributions add
+        if name in report["connections"]:
+            pairs = ", ".join(f"({a}, {b})" for a, b in report["connections"][name])
+            connections.add_row(name, pairs, f"{report['parameters_of'][name]:,}")
     return [
         connections,
         f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
         f"{report['projection']} projection; folder format {report['format_version']}.",
     ]
+
+
+def _additions(provenance: dict[str, Any]) -> Iterator[str]:
+    """What was added to what, the latest first."""
+    while "added" in provenance:
+        to = provenance["to"]
+        yield f"{', '.join(provenance['added'])} added to {to['composition']} ({', '.join(to['augmenting'])})."
+        provenance = to["provenance"]
 
 
 def describe(model: str) -> dict[str, Any]:
@@ -71,6 +87,7 @@ def describe(model: str) -> dict[str, Any]:
     """
     quiet_libraries()
     from lmcompose.calm.config import CalmConfig
+    from lmcompose.calm.model import bridge_key
     from lmcompose.kinds import read_composition
     from lmcompose.logits.config import LogitConfig
     from lmcompose.logits.plan import described
@@ -91,12 +108,22 @@ def describe(model: str) -> dict[str, Any]:
     if isinstance(config, LogitConfig):
         return {**report, **_describe_logits(config, model, members)}
     assert isinstance(config, CalmConfig)
+    sizes = _composition_parameters(model)
     return {
         **report,
         "connections": config.connections,
         "num_heads": config.num_heads,
         "projection": config.projection,
-        "parameters": _composition_parameters(model),
+        "parameters": sum(sizes.values()),
+        "parameters_of": {
+            name: sum(
+                size
+                for pair in config.pairs(name)
+                for key, size in sizes.items()
+                if key.startswith(f"bridges.{bridge_key(name, *pair)}.")
+            )
+            for name in config.augmenting_names()
+        },
     }
 
 
@@ -111,8 +138,8 @@ def _describe_logits(config: "LogitConfig", model: str, members: dict[str, Any])
     return {**formula_fields(config), "vocabularies": saved_vocabularies(config, model)}
 
 
-def _composition_parameters(model: str) -> int:
-    """The numbers in the weights file, from its header."""
+def _composition_parameters(model: str) -> dict[str, int]:
+    """How many numbers each tensor in the weights file has, from its header."""
     from safetensors import SafetensorError, safe_open
     from transformers.utils.hub import cached_file
 
@@ -120,9 +147,9 @@ def _composition_parameters(model: str) -> int:
 
     try:
         with safe_open(cached_file(model, WEIGHTS_NAME), framework="pt") as file:
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError):
-        return sum(tensor.numel() for tensor in read_tensors(model).values())  # raises what tells the user
+        return {name: tensor.numel() for name, tensor in read_tensors(model).items()}  # raises what tells the user
 
 
 def _member_parameters(name: str, revision: str | None) -> int | None:

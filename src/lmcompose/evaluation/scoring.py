@@ -87,7 +87,7 @@ def tuned_model(source: Source, model: ComposedModel, trust_remote_code: bool = 
     if isinstance(live, nn.Module):
         name = str(getattr(live, "name_or_path", "") or f"a live {type(live).__name__}")
     else:
-        placed = {} if model.device.type == "cpu" else {"device_map": str(model.device)}
+        placed: dict[str, Any] = {} if model.device.type == "cpu" else {"device_map": str(model.device)}
         member = load_member(live, role="tuned model", trust_remote_code=trust_remote_code, **placed)
         live, tokenizer, name = member.model, member.tokenizer, source_name(live)
     vocabulary = map_vocabulary(

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmcompose.adapters import adapter_folder, with_adapters
 from lmcompose.alignment.vocab_maps import VocabularyMap, map_vocabulary
 from lmcompose.errors import MemberError
-from lmcompose.loading import Member, Source, load_member, unharmed, unwrapped
+from lmcompose.loading import Member, Source, for_role, load_member, unharmed, unwrapped
 from lmcompose.logits.shared import check_switchable
 from lmcompose.places import first_line, tokenizer_of
 from lmcompose.reference import BARE, MemberReference, fingerprint
@@ -93,7 +93,7 @@ def load_roles(
                 role=role,
                 dtype=dtypes.get(role),
                 planned=dataclasses.replace(reference, adapter=None, adapter_revision=None) if shared else reference,
-                device_map=_device_map(device_map, role, sources),
+                device_map=for_role(device_map, role, sources),
                 trust_remote_code=trust_remote_code,
                 **options,
             )
@@ -157,12 +157,6 @@ def _described(
 ) -> Member:
     reference = dataclasses.replace(plan, dtype=member.reference.dtype, fingerprint=fingerprint(member.model, adapter))
     return Member(member.model, tokenizer, reference)
-
-
-def _device_map(device_map: Any, role: str, sources: Mapping[str, Source]) -> Any:
-    """A member's own part of a device map by role."""
-    by_role = isinstance(device_map, Mapping) and set(device_map) <= set(sources)
-    return device_map.get(role) if by_role else device_map
 
 
 def tokenizers_of(

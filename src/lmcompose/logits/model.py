@@ -17,7 +17,7 @@ from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.calls import CallSlot
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError
-from lmcompose.loading import Member, Source, unharmed
+from lmcompose.loading import Member, Source, check_roles, for_role, unharmed
 from lmcompose.logits.arithmetic import combine, plausible, restrict
 from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.generation import LogitGenerationMixin
@@ -249,7 +249,12 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
         references = config.references()
         tokenizers = tokenizers_of(sources, plans, trust)
         vocabularies = map_vocabularies(tokenizers, plans, config.min_coverage)
-        dtypes = {role: saved.dtype if dtype in (None, "auto") else dtype for role, saved in references.items()}
+        check_roles("dtype", dtype, references)
+        wanted = {role: for_role(dtype, role, references) for role in references}
+        dtypes = {
+            role: before.dtype if wanted[role] in (None, "auto") else wanted[role]
+            for role, before in references.items()
+        }
         members, adapters = load_roles(sources, plans, tokenizers, dtypes=dtypes, trust_remote_code=trust, **options)
         with unharmed(members):
             for role, member in members.items():

@@ -4,9 +4,10 @@ Counts parameters on the meta device. The weights and a standard optimizer's sta
 estimate, so only the exact part can be a reason to refuse.
 """
 
+import dataclasses
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,14 @@ class TrainingPlan:
     total_bytes: int
     disk_bytes: int
     disk_free_bytes: int
+    kept_connections: dict[str, int] = field(default_factory=dict)
+    """Those of an extended composition that are not trained again, by augmenting model."""
+    kept_bytes: int = 0
 
     @property
     def certain_bytes(self) -> int:
         """The part of the need that is exact: weights, composition parameters, their gradients and optimizer state."""
-        return self.weight_bytes + self.training_bytes
+        return self.weight_bytes + self.kept_bytes + self.training_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -92,13 +96,17 @@ class TrainingPlan:
             f"({as_size(member.weight_bytes)})"
             for member in self.members
         ]
-        joined = ", ".join(f"{name}: {count}" for name, count in self.connections.items())
+        if self.kept_connections:
+            lines.append(
+                f"Kept as they are: {as_size(self.kept_bytes)} of bridges, connections {_joined(self.kept_connections)}"
+            )
         lines.append(
             f"Trained: {as_count(self.trained_parameters)} parameters ({share:.1f} % of the frozen), "
-            f"connections {joined}"
+            f"connections {_joined(self.connections)}"
         )
+        weights = as_size(self.weight_bytes + self.kept_bytes)
         lines.append(
-            f"Memory ({self.device}): about {as_size(self.expected_bytes)} = weights {as_size(self.weight_bytes)} + "
+            f"Memory ({self.device}): about {as_size(self.expected_bytes)} = weights {weights} + "
             f"training {as_size(self.training_bytes)} + activations about {as_size(self.activation_bytes)}; "
             f"{as_size(self.available_bytes)} free of {as_size(self.total_bytes)}: {self.verdict}"
         )
@@ -114,7 +122,12 @@ class TrainingPlan:
 
 
 def plan_training(
-    recipe: TrainingRecipe, composition: CalmConfig, sources: dict[str, str], output: Path, micro_batch: int
+    recipe: TrainingRecipe,
+    composition: CalmConfig,
+    sources: dict[str, str],
+    output: Path,
+    micro_batch: int,
+    kept_bytes: int = 0,
 ) -> TrainingPlan:
     """The plan of a recipe.
 
@@ -124,27 +137,40 @@ def plan_training(
         sources: role -> what the recipe names, the anchor first.
         output: the folder of the results; its disk is looked at.
         micro_batch: rows that one process computes at once.
+        kept_bytes: of the bridges of an extended composition that are not trained again.
     """
     references = composition.references()
+    new = {*recipe.augmenting_sources()} if recipe.extends is not None else {*sources}
+    places = {role: reference.name_or_path if role in new else sources[role] for role, reference in references.items()}
     configs = {
-        role: read_model_config(reference.name_or_path, reference.revision, recipe.trust_remote_code)
+        role: read_model_config(places[role], reference.revision, recipe.trust_remote_code)
         for role, reference in references.items()
     }
-    members = [_member(role, sources[role], references[role], config, recipe) for role, config in configs.items()]
-    anchor, augmenting = members[0], members[1:]
+    members = [
+        _member(
+            role,
+            sources[role],
+            dataclasses.replace(references[role], name_or_path=places[role]),
+            config,
+            recipe,
+            None if role in new else references[role].dtype,
+        )
+        for role, config in configs.items()
+    ]
+    anchor, augmenting = members[0], [member for member in members[1:] if member.role in new or recipe.trains_all]
     connections = {member.role: len(composition.pairs(member.role)) for member in augmenting}
     matrices = [  # of each connection: f_proj, then the rest, which is square (see `calm.bridge.Bridge`)
         shape
         for member in augmenting
         for shape in connections[member.role]
-        * [(anchor.width, member.width), *(4 + (recipe.projection == "mlp")) * [(anchor.width, anchor.width)]]
+        * [(anchor.width, member.width), *(4 + (composition.projection == "mlp")) * [(anchor.width, anchor.width)]]
     ]
     trained = sum(rows * columns for rows, columns in matrices)
     first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
     bridge = BYTES[recipe.bridge_dtype]
     available, total = memory()
     state = state_bytes(recipe.training, matrices, bridge)
-    checkpoint = trained * bridge + state
+    checkpoint = trained * bridge + state + kept_bytes
     return TrainingPlan(
         members=members,
         connections=connections,
@@ -157,6 +183,10 @@ def plan_training(
         total_bytes=total,
         disk_bytes=checkpoint * (recipe.training.keep_checkpoints + 2),
         disk_free_bytes=shutil.disk_usage(_existing(output)).free,
+        kept_connections={
+            name: len(composition.pairs(name)) for name in composition.augmenting_names() if name not in connections
+        },
+        kept_bytes=kept_bytes,
     )
 
 
@@ -189,11 +219,21 @@ def refuse_too_long(plan: TrainingPlan, document: int, row: int) -> None:
             )
 
 
+def _joined(connections: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in connections.items())
+
+
 def _member(
-    role: str, source: str, reference: MemberReference, config: PreTrainedConfig, recipe: TrainingRecipe
+    role: str,
+    source: str,
+    reference: MemberReference,
+    config: PreTrainedConfig,
+    recipe: TrainingRecipe,
+    saved_dtype: str | None = None,
 ) -> MemberPlan:
     text, trust = text_config(config), recipe.trust_remote_code
-    size = size_of(config, reference.name_or_path, None if recipe.dtype == "auto" else recipe.dtype, trust)
+    dtype = saved_dtype or (None if recipe.dtype == "auto" else recipe.dtype)
+    size = size_of(config, reference.name_or_path, dtype, trust)
     added = adapter_parameters_of(reference)
     composed = isinstance(config, ComposedConfig)  # which looks after the positions of its own members
     return MemberPlan(
@@ -203,7 +243,7 @@ def _member(
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         vocabulary=text.vocab_size,
-        dtype=stored_dtype(config) if recipe.dtype == "auto" else recipe.dtype,
+        dtype=dtype or stored_dtype(config),
         parameters=size.parameters + added,
         weight_bytes=size.weight_bytes + added * BYTES["float32"],  # PEFT keeps adapters in float32
         positions=None if composed else position_limit(meta_model(config, trust)),

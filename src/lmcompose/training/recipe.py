@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from lmcompose.errors import nearest
-from lmcompose.recipe import Strict
+from lmcompose.recipe import Strict, problem_at
 
 Kind = Literal["text", "prompt_completion", "chat"]
 Layers = tuple[int, int]
@@ -147,8 +147,19 @@ class Optimization(Strict):
 class TrainingRecipe(Strict):
     """A whole recipe: two or more models, how they are connected, the data, the training, and where results go."""
 
-    anchor: str = Field(description="The anchor model: a hub id, a folder, a GGUF file or an adapter.")
-    augmenting: str | dict[str, str] = Field(description="The augmenting model, or several as name: model.")
+    anchor: str | None = Field(
+        None, description="The anchor model: a hub id, a folder, a GGUF file or an adapter. Give this or extends."
+    )
+    extends: str | None = Field(
+        None, description="A saved composition to add the augmenting models to, in place of an anchor."
+    )
+    augmenting: str | dict[str, str] = Field(
+        description="The augmenting model, or several as name: model; with extends, those that are added, with names."
+    )
+    trainable: Literal["new", "all"] | None = Field(
+        None,
+        description="With extends: train the bridges that are added (new, the default), or the old ones too (all).",
+    )
     connections: list[Layers] | dict[str, list[Layers]] | None = Field(
         None, description="[augmenting layer, anchor layer] pairs; left out: spread evenly as in the CALM paper."
     )
@@ -160,7 +171,9 @@ class TrainingRecipe(Strict):
     bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Standard deviation of the initial composition parameters; W_O starts at zero."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Of the frozen members.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Of the frozen members; with extends, of those that are added."
+    )
     bridge_dtype: Literal["float32", "bfloat16"] = Field("float32", description="Of the composition parameters.")
     revisions: dict[str, str] = Field(default_factory=dict, description="Hub revisions: anchor or an augmenting name.")
     trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
@@ -179,12 +192,36 @@ class TrainingRecipe(Strict):
             raise ValueError("training: early_stopping needs a 'validation' section to watch")
         if self.validation is None and self.training.eval_every is not None:
             raise ValueError("training: eval_every needs a 'validation' section to evaluate on")
-        members = ["anchor", *self.augmenting_sources()]
+        self._one_beginning()
+        members = [*(["anchor"] if self.anchor is not None else []), *self.augmenting_sources()]
         for name in self.revisions:
             if name not in members:
-                raise ValueError(f"revisions: there is no member '{name}'." + nearest(name, members))
+                raise problem_at(f"there is no member '{name}' to pin." + nearest(name, members), "revisions", name)
         return self
+
+    def _one_beginning(self) -> None:
+        """A recipe begins with an anchor, or with a saved composition that has one."""
+        if self.extends is None:
+            if self.anchor is None:
+                raise ValueError("missing key 'anchor' (or 'extends', to add to a saved composition)")
+            if self.trainable is not None:
+                raise problem_at(
+                    "it goes with 'extends': without one, all bridges are new and are trained", "trainable"
+                )
+            return
+        if self.anchor is not None:
+            raise problem_at("leave out 'anchor': the composition that 'extends' names has its own", "anchor")
+        if isinstance(self.augmenting, str):
+            raise problem_at("give what is added a name: a line 'name: model' under 'augmenting'", "augmenting")
+        for key in ("num_heads", "projection", "bridge_initializer_range"):
+            if key in self.model_fields_set:
+                raise problem_at(f"leave out '{key}': new bridges are built like those of 'extends'", key)
 
     def augmenting_sources(self) -> dict[str, str]:
         """Name -> source of every augmenting model; a single one is called "augmenting"."""
         return {"augmenting": self.augmenting} if isinstance(self.augmenting, str) else dict(self.augmenting)
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether all bridges are trained, and not only those that are added to a saved composition."""
+        return self.extends is None or self.trainable == "all"

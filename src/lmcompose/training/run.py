@@ -16,22 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import PreTrainedTokenizerBase, ProgressCallback, TrainerCallback, TrainingArguments
+from transformers import ProgressCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from lmcompose.calm.compose import compose, plan_composition
-from lmcompose.calm.config import ANCHOR, CalmConfig
+from lmcompose.calm.config import ANCHOR
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
-from lmcompose.errors import DataError
 from lmcompose.folders import write_json_atomic
-from lmcompose.places import located, read_tokenizer
 from lmcompose.recipe import read_recipe
 from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
 from lmcompose.training.curve import loss_curve, write_curve
 from lmcompose.training.data import CompositionData, check_sources, prepare_data
 from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.models import RecipeModels
 from lmcompose.training.optimizers import check_optimizer, optimizer_arguments
 from lmcompose.training.packing import Collator, check_packing
 from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, refuse_too_long, shown
@@ -81,10 +78,10 @@ def train(
     check_sources(recipe, base)
     check_output(output, recipe_path, resume)
 
-    sources = member_sources(recipe, base)
-    composition = _plan_composition(recipe, sources)
-    plan = plan_training(recipe, composition, sources, output, rows)
-    data = prepare_data(recipe, _tokenizer(recipe, sources), base)
+    models = RecipeModels.located(recipe, base)
+    composition = models.plan()
+    plan = plan_training(recipe, composition, models.places(composition), output, rows, models.kept_bytes())
+    data = prepare_data(recipe, models.tokenizer(), base)
     refuse_too_long(plan, *data.longest())
     say(plan.describe())
     say(describe_data(data, recipe))
@@ -102,8 +99,8 @@ def train(
     if resume:
         match_run(recipe, data, output)
     record = run_record(recipe.model_dump(exclude_defaults=True), recipe.seed, command)
-    model = _compose(recipe, sources)
-    model.config.provenance = record
+    model = models.compose()
+    model.config.provenance = {**(model.config.provenance or {}), **record}
     if recipe.training.packing:
         check_packing({ANCHOR: model.anchor, **model.augmenting})
     if not resume:
@@ -150,7 +147,7 @@ def _run(
             "train_loss_last": curve["train"][-1]["loss"] if curve["train"] else None,
             "validation_loss": validation_loss,
             "validation_loss_untrained": curve["validation"][0]["loss"] if curve["validation"] else None,
-            "trained_parameters": model.num_composition_parameters(),
+            "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "seconds": round(time.monotonic() - started, 1),
             "steps_per_second": outcome.metrics.get("train_steps_per_second"),
             "resumed_from_step": step_of(start),
@@ -163,7 +160,7 @@ def _run(
             model.save_pretrained(output / "model")
             paths = write_curve(curve, output, recipe_path.name)
             write_json_atomic(output / "result.json", result)
-            _say_results(say, output, paths, results)
+            _say_results(say, output, paths, results, "the anchor alone" if recipe.extends is None else recipe.extends)
     return result
 
 
@@ -207,52 +204,6 @@ class LossProgress(ProgressCallback):
             self.training_bar.set_postfix(self._shown)
 
 
-def member_sources(recipe: TrainingRecipe, base: Path) -> dict[str, str]:
-    """Role -> folder, GGUF file or hub id, the anchor first; what is beside the recipe goes before the hub.
-
-    Raises:
-        RecipeError: what is written as a path is neither folder nor GGUF file.
-    """
-    return {
-        role: located(source, base, role)
-        for role, source in {ANCHOR: recipe.anchor, **recipe.augmenting_sources()}.items()
-    }
-
-
-def _composition_arguments(recipe: TrainingRecipe, sources: dict[str, str]) -> dict[str, Any]:
-    return {
-        "anchor": sources[ANCHOR],
-        "augmenting": {role: source for role, source in sources.items() if role != ANCHOR},
-        "connections": recipe.connections,
-        "num_heads": recipe.num_heads,
-        "every": recipe.every,
-        "projection": recipe.projection,
-        "bridge_initializer_range": recipe.bridge_initializer_range,
-        "revisions": recipe.revisions,
-        "trust_remote_code": recipe.trust_remote_code,
-    }
-
-
-def _plan_composition(recipe: TrainingRecipe, sources: dict[str, str]) -> CalmConfig:
-    return plan_composition(**_composition_arguments(recipe, sources))
-
-
-def _compose(recipe: TrainingRecipe, sources: dict[str, str]) -> CalmForCausalLM:
-    return compose(
-        **_composition_arguments(recipe, sources),
-        dtype=None if recipe.dtype == "auto" else getattr(torch, recipe.dtype),
-        bridge_dtype=getattr(torch, recipe.bridge_dtype),
-        seed=recipe.seed,
-    )
-
-
-def _tokenizer(recipe: TrainingRecipe, sources: dict[str, str]) -> PreTrainedTokenizerBase:
-    tokenizer = read_tokenizer(sources[ANCHOR], recipe.revisions.get(ANCHOR), recipe.trust_remote_code)
-    if tokenizer is None:
-        raise DataError(f"The anchor '{recipe.anchor}' has no tokenizer. Put its tokenizer's files beside its weights.")
-    return tokenizer
-
-
 def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
     """The data and the length of the run in a few lines of text."""
     lines = ["Composition data:"]
@@ -270,12 +221,12 @@ def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
     return "\n".join(lines)
 
 
-def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict[str, Any]) -> None:
+def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict[str, Any], beginning: str) -> None:
     before, after = results["validation_loss_untrained"], results["validation_loss"]
     model = shown(output / "model")
     say(
         f"Done: {results['steps']} steps in {results['seconds']} s"
-        + (f", validation loss {before:.4f} (the anchor alone) -> {after:.4f}" if after is not None else "")
+        + (f", validation loss {before:.4f} ({beginning}) -> {after:.4f}" if after is not None else "")
         + f"\n  model       {model}\n  loss curve  {shown(curve[1])}\n  results     {shown(output / 'result.json')}\n"
         f'Try it:  lmcompose generate {shlex.quote(model)} "..."'
     )

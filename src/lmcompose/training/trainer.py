@@ -164,10 +164,11 @@ class StopAtNaN(TrainerCallback):
 
 
 def freeze_members(model: ComposedModel) -> None:
-    """Make sure that composition parameters are trained and nothing else is."""
+    """Make sure that no member is trained; composition parameters stay as they are, trained or kept (see `extend`)."""
     own = {name for name, _ in model.composition_parameters()}
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in own)
+        if name not in own:
+            parameter.requires_grad_(False)
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
