@@ -27,6 +27,7 @@ from lmcompose.cli.main import app
 from lmcompose.logits.presets import PRESETS
 from tests.logits.remote_server import VLLM, CompletionsServer
 from tests.tiny import save_tiny, tiny_model
+from tests.tokenizers import family
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,6 +64,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         tokenizer.model_input_names = ["input_ids", "attention_mask"]  # as the tokenizers of real decoders have it
         tokenizer.save_pretrained(folder)
+    foreign = family("qwen")
+    tiny_model("gpt2", 3, vocab_size=len(foreign), **small).save_pretrained(root / "models" / "foreign")
+    foreign.save_pretrained(root / "models" / "foreign")
     shutil.copytree(root / "models" / "large", root / "moved" / "large")
     tuned = tiny_model("gpt2", 1, **small)
     tuned.name_or_path = "models/small"

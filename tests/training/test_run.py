@@ -127,8 +127,7 @@ def test_a_member_can_be_a_gguf_file_from_the_recipes_folder(project: Project) -
 
 def test_hub_ids_stay_as_they_are(project: Project) -> None:
     recipe_path = _with_members(project(), anchor="someone/model", augmenting="someone/models/tiny-Q8_0.gguf")
-    _, sources = _composition(recipe_path)
-    assert sources == {"anchor": "someone/model", "augmenting": "someone/models/tiny-Q8_0.gguf"}
+    assert _models(recipe_path).sources == {"anchor": "someone/model", "augmenting": "someone/models/tiny-Q8_0.gguf"}
 
 
 def test_a_dry_run_reads_no_weight_and_writes_nothing(project: Project) -> None:
