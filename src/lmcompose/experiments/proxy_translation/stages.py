@@ -18,7 +18,7 @@ from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.shared import switched_to
 
-WRITERS = ("base", "antiexpert", "expert", "proxy", "tuned")
+WRITERS = ("base", "expert", "proxy", "tuned")
 
 
 class Experiment:
