@@ -171,7 +171,7 @@ def test_different_tokenizers_before_weights(tmp_path: Path) -> None:
             tokenizer.add_tokens(["extra"])
         tokenizer.save_pretrained(tmp_path / name)
     with pytest.raises(TokenizerMismatchError, match="'extra' is missing and id 97"):
-        lmcompose.compose(tmp_path / "anchor", tmp_path / "augmenting")
+        lmcompose.compose(tmp_path / "anchor", tmp_path / "augmenting", alignment="ids")
 
 
 def test_live_models_without_tokenizers_must_match_in_size() -> None:

@@ -136,7 +136,7 @@ def test_calm_has_a_trace_too(run: Run, saved: Saved) -> None:
         ),
         (["{root}/proxy", "w1", "--member", "expert"], 2, "--member 'expert' is not of the form ROLE=MODEL"),
         (["{root}/proxy", "w1", "--member", "anchor={root}/large"], 2, "'{root}/proxy' has no member ['anchor']"),
-        (["{root}/proxy", "w1", "--member", "expert={root}/small"], 2, "This composition was "),
+        (["{root}/proxy", "w1", "--member", "expert={root}/small"], 2, "This composition is composed of "),
         (["{root}/large", "w1"], 1, "'{root}/large' holds a 'llama' model and not the composition"),
         (["{root}/nothing", "w1"], 1, "No saved composition at '{root}/nothing'"),
     ],

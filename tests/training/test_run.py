@@ -17,6 +17,7 @@ from lmcompose.training.run import train
 from tests.test_adapters import lora
 from tests.test_gguf import write_gguf
 from tests.tiny import save_tiny, tiny_model
+from tests.tokenizers import family
 
 Project = Callable[..., Path]
 
@@ -255,10 +256,24 @@ def test_members_that_read_different_tokens_are_refused(project: Project) -> Non
     tokenizer = recipe.parent / "other" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"w1"', '"w1000"'))
     text = recipe.read_text()
-    recipe.write_text("anchor: other\n" + text[text.index("\n") + 1 :])
+    recipe.write_text("anchor: other\nalignment: ids\n" + text[text.index("\n") + 1 :])
     with pytest.raises(MemberError, match="token"):
         quiet(recipe)
     assert not (recipe.parent / "out").exists()
+
+
+def test_members_with_tokenizers_of_their_own_are_trained_on_the_same_text(project: Project) -> None:
+    recipe = project()
+    tokenizer = family("qwen")
+    tiny_model("gpt2", 3, vocab_size=len(tokenizer)).save_pretrained(recipe.parent / "foreign")
+    tokenizer.save_pretrained(recipe.parent / "foreign")
+    text = recipe.read_text()
+    at = text.index("augmenting:")
+    recipe.write_text(text[:at] + "augmenting: foreign" + text[text.index("\n", at) :])
+    result = quiet(recipe)["results"]
+    model = lmcompose.load(recipe.parent / "out" / "model")
+    assert model.config.alignment == {"augmenting": "spans"}
+    assert result["validation_loss"] < result["validation_loss_untrained"] - 0.3
 
 
 def test_a_plan_that_cannot_be_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ class RecipeModels:
             "dtype": None if recipe.dtype == "auto" else getattr(torch, recipe.dtype),
             "bridge_dtype": getattr(torch, recipe.bridge_dtype),
             "seed": recipe.seed,
+            "alignment": recipe.alignment,
         }
         if self.extends is not None:
             return extend(self.extends, **self._added(), **options, trainable=recipe.trainable or "new")

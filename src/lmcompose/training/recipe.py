@@ -167,6 +167,11 @@ class TrainingRecipe(Strict):
     num_heads: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Heads of a bridge; the anchor's by default."
     )
+    alignment: Literal["ids", "spans"] | dict[str, Literal["ids", "spans"]] | None = Field(
+        None,
+        description="ids: the augmenting model must read the anchor's tokens; spans: it reads the same text in tokens "
+        "of its own; left out: whatever their tokenizers ask for. Or name: one of the two.",
+    )
     projection: Literal["linear", "mlp"] = Field("linear", description="linear as in the paper, or mlp.")
     bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Standard deviation of the initial composition parameters; W_O starts at zero."
