@@ -19,10 +19,12 @@ from lmcompose.experiments.proxy_translation.__main__ import write_report
 from lmcompose.experiments.proxy_translation.chrf import chrf
 from lmcompose.experiments.proxy_translation.profiles import Profile
 from lmcompose.experiments.proxy_translation.stages import WRITERS
-from lmcompose.reporting.translation_tables import translation_grids
+from lmcompose.reporting.proxy_tables import alphas_grid, losses_grid
+from lmcompose.reporting.translation_tables import chrf_grid, translation_grids
 
 sacrebleu = pytest.importorskip("sacrebleu")
 
+ROOT = Path(__file__).parents[3]
 TINY = Profile(
     tuned_pairs=24, tested_pairs=8, longest=40, rank=2, lora_alpha=4, learning_rate=2e-2, warmup=1, rows=4,
     alphas=(0.0, 1.0), temperatures=(1.0, 2.0), new_tokens=6, rows_at_once=3,
@@ -191,6 +193,16 @@ def test_chrf_is_sacrebleus() -> None:
 def test_every_model_has_written_every_sentence(result: dict) -> None:
     assert list(result["chrf"]["models"]) == list(WRITERS)
     assert all(set(WRITERS) <= sample.keys() for sample in result["samples"])
+
+
+def test_the_documentation_shows_the_committed_result() -> None:
+    committed = json.loads((ROOT / "results" / "proxy_translation" / "som.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "proxy-translation.md").read_text(encoding="utf-8")
+    task = {committed["language"]: committed}
+    for grid in (losses_grid(committed, "bits per character"), chrf_grid(committed), alphas_grid(task)):
+        assert grid.to_markdown() in page
+    assert committed["documents"] >= 300
+    assert committed["recipe"]["profile"] == json.loads(json.dumps(dataclasses.asdict(Profile())))
 
 
 # ------------------------------------------------------------------------------------------------------ sentence pairs
