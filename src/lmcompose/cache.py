@@ -204,9 +204,18 @@ def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -
         length = keys.shape[-2]
         if kept == length and not dropped.any():
             continue
-        column = (length - kept - dropped[:, None] + torch.arange(kept)).clamp(min=0)
-        index = column[:, None, :, None].to(keys.device)
-        layer.keys, layer.values = (torch.take_along_dim(part, index, dim=2) for part in (keys, values))
+        layer.keys, layer.values = (_moved_up(part, dropped.tolist(), kept) for part in (keys, values))
+
+
+def _moved_up(states: torch.Tensor, dropped: list[int], kept: int) -> torch.Tensor:
+    """[batch, heads, length, width] -> [batch, heads, kept, width]: row by row, since an index for every number of
+    them would take longer than to copy them."""
+    length = states.shape[-2]
+    moved = states.new_zeros(*states.shape[:-2], kept, states.shape[-1])
+    for row, count in enumerate(dropped):
+        width = min(kept, length - count)
+        moved[row, :, kept - width :] = states[row, :, length - count - width : length - count]
+    return moved
 
 
 def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:
