@@ -92,6 +92,9 @@ class ComposedCache(Cache):
             if copies > 1:  # [copies * texts, ...], and repeating texts for beams keeps that order
                 rows = torch.cat([indices + texts * copy for copy in range(copies)])
             getattr(view, method)(rows)
+        for name, own in self.texts.items():
+            if own.columns:  # the longest text may be gone
+                realign(self, name, torch.zeros(len(own.lengths), dtype=torch.long), max(own.lengths))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""

@@ -190,6 +190,23 @@ def test_a_cropped_cache_goes_on_as_if_nothing_had_been(name: str) -> None:
         assert_same_logits(one, other)
 
 
+@pytest.mark.parametrize("method", ["reorder_cache", "batch_select_indices"])
+def test_rows_that_are_left_go_on_when_the_longest_is_gone(name: str, method: str) -> None:
+    """A beam or a batch may lose the row with the most tokens of its own; what follows may have nothing new to read."""
+    model = _shared(name)
+    rows = _rows(model)[:2]
+    ids = torch.stack([row[: min(12, *map(len, rows))] for row in rows])
+    with torch.no_grad():
+        cache = model(ids, use_cache=True)[CACHE_ARGUMENT]
+        lengths = cache.texts["augmenting"].lengths
+        kept = lengths.index(min(lengths))
+        getattr(cache, method)(torch.tensor([kept, kept]))
+        assert cache.members["augmenting"].get_seq_length() == min(lengths)
+        parts = [model(ids[kept].repeat(2, 1)[:, t : t + 1], cache=cache, use_cache=True).logits for t in range(4)]
+    expected = plain_logits(model, torch.cat([ids[kept], ids[kept][:4]])[None])
+    assert_same_logits(torch.cat(parts, dim=1)[:1], expected[:, -4:])
+
+
 def test_packed_documents_never_see_each_other() -> None:
     model = _shared("llama-gpt2")
     rows = _rows(model, longest=17)
