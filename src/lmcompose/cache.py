@@ -94,7 +94,7 @@ class ComposedCache(Cache):
             getattr(view, method)(rows)
         for name, own in self.texts.items():
             if own.columns:  # the longest text may be gone
-                realign(self, name, torch.zeros(len(own.lengths), dtype=torch.long), max(own.lengths))
+                realign(self, name, [0] * len(own.lengths), max(own.lengths))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
@@ -103,8 +103,7 @@ class ComposedCache(Cache):
                 _crop(view, tokens_to_remove)
         for name, own in self.texts.items():
             if own.columns:
-                dropped = torch.tensor(own.drop(abs(tokens_to_remove)))
-                realign(self, name, dropped, max(own.lengths))
+                realign(self, name, own.drop(abs(tokens_to_remove)), max(own.lengths))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every text several times, one after the other."""
@@ -181,11 +180,11 @@ def _crop(cache: Cache, tokens_to_remove: int) -> None:
             layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
 
-def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -> None:
+def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) -> None:
     """Drop the last columns of a member's layers and bridges, of each text as many as are named, and move the rest up.
 
     Args:
-        dropped: [batch].
+        dropped: how many, by text.
         kept: how many columns are left: those before the dropped ones. What stands in them before a text's first token
             is never looked at.
 
@@ -197,7 +196,7 @@ def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -
         if not getattr(layer, "is_initialized", True):
             continue
         if not isinstance(layer, DynamicLayer):
-            if not dropped.any():
+            if not any(dropped):
                 continue
             raise CacheError(
                 f"'{name}' keeps a {type(layer).__name__}, which cannot forget its last tokens, and it reads the text "
@@ -205,12 +204,12 @@ def realign(cache: ComposedCache, name: str, dropped: torch.Tensor, kept: int) -
             )
         keys, values = cast(tuple[torch.Tensor, torch.Tensor], (layer.keys, layer.values))
         length = keys.shape[-2]
-        if kept == length and not dropped.any():
+        if kept == length and not any(dropped):
             continue
-        layer.keys, layer.values = (_moved_up(part, dropped.tolist(), kept) for part in (keys, values))
+        layer.keys, layer.values = (_moved_up(part, dropped, kept) for part in (keys, values))
 
 
-def _moved_up(states: torch.Tensor, dropped: list[int], kept: int) -> torch.Tensor:
+def _moved_up(states: torch.Tensor, dropped: Sequence[int], kept: int) -> torch.Tensor:
     """[batch, heads, length, width] -> [batch, heads, kept, width]: row by row, since an index for every number of
     them would take longer than to copy them."""
     length = states.shape[-2]

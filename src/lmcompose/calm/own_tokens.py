@@ -66,7 +66,7 @@ def read_on(rows: Rows, name: str, inputs: dict[str, Any], cache: ComposedCache)
         return OwnPass(None, start.expand_as(visible), start + visible, before)
     again = lengths.clamp(max=count) - torch.tensor(new)  # tokens that are read once more
     kept = int((lengths - torch.tensor(new) - again).max())
-    realign(cache, name, again, kept)
+    realign(cache, name, again.tolist(), kept)
     columns = kept + count
     start = (columns - lengths)[:, None]
     own = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from lmcompose.folders import write_json_atomic
 
@@ -20,6 +20,18 @@ STAMP = "stage.json"
 
 Report = Callable[[int, int, float], None]
 """Called with (step, steps, loss)."""
+
+
+class StepReport(TrainerCallback):
+    """Tells a `Report` of every step."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        """Called by the trainer."""
+        losses = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
+        self.report(state.global_step, state.max_steps, losses[0] if losses else float("nan"))
 
 
 def stamp_of(*settings: Any) -> str:

@@ -20,7 +20,7 @@ from lmcompose.calm.compose import compose
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.experiments.kv_arithmetic.members import answer_loss, schedule
 from lmcompose.experiments.kv_arithmetic.task import FIRST_KEY, Kind, Task
-from lmcompose.experiments.stages import Report
+from lmcompose.experiments.stages import Report, StepReport
 from lmcompose.training.trainer import CalmTrainer
 
 
@@ -121,18 +121,6 @@ class AnswerTrainer(CalmTrainer):
             loss = loss + answers.numel() * answer_loss(states, head, answers, keys)
             tokens += answers.numel()
         return loss / tokens
-
-
-class StepReport(TrainerCallback):
-    """Tells a `Report` of every step."""
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        """Called by the trainer."""
-        losses = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
-        self.report(state.global_step, state.max_steps, losses[0] if losses else float("nan"))
 
 
 def compose_members(

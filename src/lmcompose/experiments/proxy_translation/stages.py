@@ -56,8 +56,8 @@ class Experiment:
         alphas, temperatures = self.profile.alphas, self.profile.temperatures
 
         def make(report: Report) -> dict[str, Any]:
-            model = self.composition()
-            tuned = tuned_model(self.large_tuned(), model)
+            model = self.composition
+            tuned = tuned_model(self.large_tuned, model)
             return measure.measure(model, tuned, self.test, self.language, alphas, temperatures, report)
 
         label = f"scores of {len(self.test)} translations"
@@ -71,7 +71,7 @@ class Experiment:
         def make(report: Report) -> list[str]:
             with self.writer(name) as (model, options):
                 return measure.translate(
-                    model, self.composition().tokenizer, self.test, self.language, self.profile.new_tokens,
+                    model, self.composition.tokenizer, self.test, self.language, self.profile.new_tokens,
                     self.profile.rows_at_once, lambda done: report(done, len(self.test), float("nan")), **options,
                 )  # fmt: skip
 
@@ -81,34 +81,28 @@ class Experiment:
     @contextmanager
     def writer(self, name: str) -> Iterator[tuple[PreTrainedModel, dict[str, Any]]]:
         """A model to write with, and what `generate` is to be told."""
-        model = self.composition()
+        model = self.composition
         if name in measure.ARMS:
             yield model, {"parameters": measure.ARMS[name]}
         elif name == "tuned":
-            yield self.large_tuned(), {}
+            yield self.large_tuned, {}
         else:
             member, adapter = model.member(name), model.adapters.get(name)
             with nullcontext() if adapter is None else switched_to(member, adapter):
                 yield member, {}
 
     @functools.cached_property
-    def _composition(self) -> LogitForCausalLM:
-        return measure.composition(self.base, str(self.stages.folder / "expert"), self.small)
-
     def composition(self) -> LogitForCausalLM:
         """The three members as one model; they are loaded when they are first asked for."""
-        return self._composition
+        return measure.composition(self.base, str(self.stages.folder / "expert"), self.small)
 
     @functools.cached_property
-    def _large_tuned(self) -> PreTrainedModel:
+    def large_tuned(self) -> PreTrainedModel:
+        """The directly tuned base, its adapter beside its weights as the expert's is."""
         plain = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.bfloat16)
         tuned = cast(PreTrainedModel, PeftModel.from_pretrained(plain, self.stages.folder / "tuned").get_base_model())
         hook_head(tuned)
         return tuned
-
-    def large_tuned(self) -> PreTrainedModel:
-        """The directly tuned base, its adapter beside its weights as the expert's is."""
-        return self._large_tuned
 
     def _stamp(self, *names: str) -> str:
         models = (Path(self.base).name, Path(self.small).name)

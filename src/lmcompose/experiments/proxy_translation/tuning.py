@@ -14,7 +14,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedTokenizerBase,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback
@@ -23,7 +22,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from lmcompose.evaluation.texts import continuation_ids
 from lmcompose.experiments.proxy_translation.pairs import Pair, answer, prompt
 from lmcompose.experiments.proxy_translation.profiles import Profile
-from lmcompose.experiments.stages import Report
+from lmcompose.experiments.stages import Report, StepReport
 
 SAVED_EVERY = 10
 """Steps between checkpoints: a run that was stopped goes on from the last one."""
@@ -47,18 +46,6 @@ class Answers(Dataset):
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         """One row, without padding."""
         return self.rows[index]
-
-
-class Steps(TrainerCallback):
-    """Tells a `Report` of every step."""
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        """Called by the trainer."""
-        losses = [entry["loss"] for entry in state.log_history[-1:] if "loss" in entry]
-        self.report(state.global_step, state.max_steps, losses[0] if losses else float("nan"))
 
 
 def tune(
@@ -105,7 +92,7 @@ def tune(
         ),
         train_dataset=rows,
         data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
-        callbacks=[Steps(report)],
+        callbacks=[StepReport(report)],
     )
     trainer.remove_callback(PrinterCallback)
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
