@@ -44,6 +44,7 @@ from lmcompose.card import run_record
 from lmcompose.errors import DataError, LmcomposeError, MemberError
 from lmcompose.evaluation.statistics import paired_t_interval
 from lmcompose.experiments import standard_library
+from lmcompose.experiments.ablations.arms import fresh, shuffled
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.tables import grids, markdown
 from lmcompose.training.trainer import CalmTrainer
@@ -169,16 +170,7 @@ def train_anchor(tokenizer: PreTrainedTokenizerBase, steps: int) -> PreTrainedMo
 
 def variant_of(pretrained: PreTrainedModel, variant: str, seed: int) -> PreTrainedModel:
     """An augmenting model of `pretrained`'s shape: itself, freshly initialised, or each tensor shuffled."""
-    if variant == "pretrained":
-        return pretrained
-    torch.manual_seed(seed)
-    model = type(pretrained)(pretrained.config)
-    if variant == "shuffled":
-        with torch.no_grad():
-            for parameter, original in zip(model.parameters(), pretrained.parameters(), strict=True):
-                order = torch.randperm(original.numel())
-                parameter.copy_(original.flatten()[order].view_as(original))
-    return model
+    return {"pretrained": lambda model, _: model, "random": fresh, "shuffled": shuffled}[variant](pretrained, seed)
 
 
 def fit(trainer: type[Trainer], model: PreTrainedModel, rows: Rows, steps: int, seed: int) -> None:

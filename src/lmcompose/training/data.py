@@ -99,7 +99,7 @@ def prepare_data(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, bas
     summary: list[dict[str, object]] = []
     for number, source in enumerate(recipe.data):
         records = encode_source(source, tokenizer, base, settings.max_length)
-        kept, held = _hold_out(records, source, recipe, number)
+        kept, held = map(_joined, _hold_out(records, source, recipe, number))
         train.append(kept)
         if held:
             validation.append(held)
@@ -142,13 +142,29 @@ def encode_source(
     return records
 
 
+def held_out_documents(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, base: Path) -> list[list[Example]]:
+    """What a recipe validates on, by document: the examples of each record that it holds out.
+
+    Args and errors as in `prepare_data`, and DataError where the recipe validates on nothing.
+    """
+    documents: list[list[Example]] = []
+    for number, source in enumerate(recipe.data):
+        records = encode_source(source, tokenizer, base, recipe.training.max_length)
+        documents += _hold_out(records, source, recipe, number)[1]
+    for source in recipe.validation.data or [] if recipe.validation else []:
+        documents += filter(None, encode_source(source, tokenizer, base, recipe.training.max_length))
+    if not documents:
+        raise DataError("The recipe holds nothing out. Give it validation: {fraction: 0.1}, or {data: [...]}.")
+    return documents
+
+
 def _hold_out(
     records: list[list[Example]], source: DataSource, recipe: TrainingRecipe, number: int
-) -> tuple[list[Example], list[Example]]:
-    """Training and validation examples; a record is held out whole, however many examples it was split into."""
+) -> tuple[list[list[Example]], list[list[Example]]]:
+    """Records to train and to validate on; one is held out whole, however many examples it was split into."""
     records = [examples for examples in records if examples]
     if recipe.validation is None or recipe.validation.fraction is None:
-        return _joined(records), []
+        return records, []
     if len(records) < 2:
         raise DataError(
             f"{source.label} has one example, which cannot be both trained and validated on. Add data, or give "
@@ -156,7 +172,7 @@ def _hold_out(
         )
     held = set(held_out(len(records), recipe.validation.fraction, recipe.seed + number).tolist())
     kept = [examples for i, examples in enumerate(records) if i not in held]
-    return _joined(kept), _joined([examples for i, examples in enumerate(records) if i in held])
+    return kept, [examples for i, examples in enumerate(records) if i in held]
 
 
 def _joined(records: list[list[Example]]) -> list[Example]:

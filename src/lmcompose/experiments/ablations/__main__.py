@@ -1,0 +1,67 @@
+"""Run from the command line: `python -m lmcompose.experiments.ablations RECIPE`.
+
+Trains the composition of a recipe, and the same with its augmenting model replaced by one of the same shape that knows
+nothing, with several seeds; scores all of them on what the recipe holds out, and prints the differences with their
+intervals. Runs are kept in a folder of their own, so that a comparison that was stopped goes on where it was.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.ablations.arms import ARMS
+from lmcompose.experiments.ablations.run import run
+from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("recipe", type=Path, help="a recipe of `lmcompose train`, with a validation section")
+    options.add_argument("--arms", nargs="+", default=["composition", "random"], metavar="ARM", help=", ".join(ARMS))
+    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED")
+    options.add_argument("--runs", type=Path, help="where the runs are kept (default: runs/ablations/<recipe>)")
+    options.add_argument("--output", type=Path, help="default: results/ablations/<recipe>.json")
+    return options
+
+
+def write_report(result: dict[str, Any], path: Path) -> list[Path]:
+    """Write `path` (JSON), and beside it the same as Markdown."""
+    places = [path, path.with_suffix(".md")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, result)
+    write_text_atomic(places[1], ablation_markdown(result))
+    return places
+
+
+def main() -> None:
+    """Run from the command line."""
+    from rich.console import Console
+
+    options = parser().parse_args()
+    name = options.recipe.stem
+    command = shlex.join(["python", "-m", "lmcompose.experiments.ablations", *sys.argv[1:]])
+    try:
+        result = run(
+            options.recipe,
+            arms=options.arms,
+            seeds=options.seeds,
+            folder=options.runs or Path("runs/ablations") / name,
+            command=command,
+        )
+    except LmcomposeError as error:
+        print(f"ablations: {error}", file=sys.stderr)
+        sys.exit(2)
+    console = Console(highlight=False)
+    for grid in ablation_grids(result):
+        console.print(grid.to_rich())
+    places = write_report(result, options.output or Path("results/ablations") / f"{name}.json")
+    console.print(f"Written: {', '.join(map(str, places))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a model says about held-out documents: minus log-probabilities, added up by document."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lmcompose.architecture import run_with_head
+from lmcompose.evaluation.scoring import evaluating, log_probabilities
+from lmcompose.evaluation.texts import decode
+from lmcompose.experiments.stages import Report
+from lmcompose.training.encoding import Example
+from lmcompose.training.packing import IGNORED, Collator
+
+Documents = Sequence[Sequence[Example]]
+"""Each document as the examples that it was cut into."""
+
+POSITIONS_AT_ONCE = 64
+"""Positions whose log-probabilities are in memory together: a vocabulary of 260,000 in float32 takes 1 MB at each."""
+
+
+def lengths(documents: Documents, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """`tokens` and `bytes` (of UTF-8) of each document that a model is to predict.
+
+    The first token of an example has nothing before it; special tokens count as tokens and as no bytes.
+    """
+    tokens, sizes = [], []
+    for examples in documents:
+        learned = [_learned(example) for example in examples]
+        tokens.append(sum(map(len, learned)))
+        sizes.append(sum(len(decode(tokenizer, ids, special=False).encode()) for ids in learned))
+    return {"tokens": tokens, "bytes": sizes}
+
+
+def _learned(example: Example) -> list[int]:
+    return cast(list[int], example.input_ids[1:][example.labels[1:] != IGNORED].tolist())
+
+
+@torch.no_grad()
+def bits(
+    model: PreTrainedModel, documents: Documents, rows_at_once: int = 4, report: Report | None = None
+) -> list[float]:
+    """Minus the log-probability of the learned tokens of each document, in bits.
+
+    Args:
+        rows_at_once: examples in a batch.
+        report: told of the batches.
+    """
+    flat = [(number, example) for number, examples in enumerate(documents) for example in examples]
+    flat.sort(key=lambda each: len(each[1].input_ids))  # so that little is padding
+    sums = np.zeros(len(documents))
+    starts = range(0, len(flat), rows_at_once)
+    with evaluating(model):
+        for done, start in enumerate(starts, start=1):
+            batch = flat[start : start + rows_at_once]
+            collated = Collator(0)([{"input_ids": e.input_ids, "labels": e.labels} for _, e in batch])
+            labels = collated.pop("labels")
+            inputs: dict[str, Any] = {name: value.to(model.device) for name, value in collated.items()}
+            logits = cast(torch.Tensor, run_with_head(model, **inputs, use_cache=False).logits)
+            for row, (number, _) in enumerate(batch):
+                sums[number] += _row_bits(logits[row, :-1], labels[row, 1:].to(logits.device))
+            if report is not None:
+                report(done, len(starts), float("nan"))
+    return sums.tolist()
+
+
+def _row_bits(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """Of logits [positions, V] and the labels [positions] of the same positions."""
+    places = (labels != IGNORED).nonzero()[:, 0]
+    total = 0.0
+    for some in places.split(POSITIONS_AT_ONCE):
+        total -= float(log_probabilities(logits[some]).gather(1, labels[some][:, None]).double().sum())
+    return total / math.log(2)

@@ -1,0 +1,98 @@
+"""A recipe against the same with other augmenting models, as tables for the terminal and for Markdown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lmcompose.reporting.tables import Grid, count, duration
+
+Result = dict[str, Any]
+
+
+def ablation_grids(result: Result) -> list[Grid]:
+    """All tables of the comparison."""
+    return [losses_grid(result), differences_grid(result), work_grid(result)]
+
+
+def ablation_markdown(result: Result) -> str:
+    """All tables and the command."""
+    return "\n".join([*(grid.to_markdown() for grid in ablation_grids(result)), f"Made by `{result['command']}`.\n"])
+
+
+def titles(result: Result) -> dict[str, str]:
+    """The names of the rows."""
+    return {"anchor": "none: the anchor alone", **result["arms"]}
+
+
+def losses_grid(result: Result) -> Grid:
+    """The held-out losses."""
+    names, per_byte, per_token = titles(result), result["per_byte"]["arms"], result["per_token"]["arms"]
+    rows = [
+        [
+            names[name],
+            f"{each['mean']:.4f}",
+            ", ".join(f"{estimate:.4f}" for estimate, *_ in each["by_seed"]) if name != "anchor" else "",
+            f"{per_token[name]['mean']:.4f}",
+        ]
+        for name, each in per_byte.items()
+    ]
+    held = result["held_out"]
+    return Grid(
+        f"Held-out loss, {result['recipe_name']}",
+        ["augmenting model", "bits per byte", "by seed", "bits per token"],
+        rows,
+        notes=[f"{held['documents']} held-out documents, {held['tokens']:,} tokens, {held['bytes']:,} bytes."],
+        strong=[list(per_byte).index(next(iter(result["arms"])))],
+    )
+
+
+def differences_grid(result: Result) -> Grid:
+    """How far the composition is below the others."""
+    names = titles(result)
+    rows = [
+        [
+            names[name],
+            f"{each['mean']:+.4f}",
+            _interval(each["documents"]),
+            _interval(each["seeds"]) if each["seeds"] else "",
+            verdict(each),
+        ]
+        for name, each in result["per_byte"]["minus"].items()
+    ]
+    return Grid(
+        "The composition minus the others, bits per byte (below 0: the composition is better)",
+        ["minus", "difference", "over documents", "over seeds", ""],
+        rows,
+        notes=[
+            "Brackets: 95 % intervals, a bootstrap over the held-out documents and Student's over the seeds. A "
+            "difference is called one where neither holds 0."
+        ],
+    )
+
+
+def verdict(difference: Result) -> str:
+    """What may be said of a difference and its intervals."""
+    intervals = [each for each in (difference["documents"], difference["seeds"]) if each]
+    if all(high < 0 for _, high in intervals):
+        return "better"
+    return "worse" if all(low > 0 for low, _ in intervals) else "no difference shown"
+
+
+def work_grid(result: Result) -> Grid:
+    """What was trained, on what, and for how long."""
+    trained = result["trained"]
+    tokens = sum(source["tokens"] for source in trained["data"])
+    rows = [
+        ["trained parameters", count(trained["parameters"])],
+        ["optimizer steps", f"{trained['steps']:,}"],
+        ["tokens of data, held out ones too", f"{tokens:,}"],
+        *([f"training, {title}", _durations(trained["seconds"][name])] for name, title in result["arms"].items()),
+    ]
+    return Grid("The work", ["what", "how much"], rows, notes=[f"{result['machine']['threads']} thread(s)."])
+
+
+def _durations(seconds: Sequence[float]) -> str:
+    return ", ".join(map(duration, seconds))
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f"[{ends[0]:+.4f}, {ends[1]:+.4f}]"
