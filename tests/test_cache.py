@@ -1,10 +1,14 @@
 """The flat cache: one list of layers, views that share them, and refusals."""
 
+import copy
+import random
+
 import pytest
 import torch
 from transformers import DynamicCache, Lfm2Config
+from transformers.cache_utils import DynamicLayer
 
-from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
+from lmcompose.cache import ComposedCache, GrowingLayer, adopt, adopted_cache, member_cache
 from lmcompose.errors import CacheError
 from tests.tiny import tiny_config
 
@@ -108,3 +112,76 @@ def test_a_member_whose_first_layer_has_no_keys_follows_the_texts() -> None:
     cache.members["pair"].update_conv_state(torch.arange(4.0).view(4, 1, 1).expand(4, 2, 3), 0)
     cache.reorder_cache(torch.tensor([1, 1]))
     assert cache.members["pair"].layers[0].conv_states[0][:, 0, 0].tolist() == [1, 1, 3, 3]
+
+
+def random_states(length: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, 2, length, 4), torch.randn(rows, 2, length, 4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_growing_layer_holds_what_a_concatenating_one_does(seed: int) -> None:
+    """Whatever is done to it in between, by the cache or by a caller."""
+    draw = random.Random(seed)
+    ours, theirs = GrowingLayer(), DynamicLayer()
+    kept: list[tuple[GrowingLayer, DynamicLayer]] = []
+    rows = 2
+    for _ in range(60):
+        new = random_states(draw.choice([1, 1, 1, 5, 90]), rows)
+        returned = ours.update(*new), theirs.update(*new)
+        assert all(torch.equal(mine, other) for mine, other in zip(*returned, strict=True))
+        action = draw.choice(["nothing", "nothing", "crop", "reorder", "repeat", "select", "copy", "reset", "write"])
+        count = draw.randint(1, theirs.get_seq_length())
+        order = torch.tensor([draw.randrange(rows) for _ in range(draw.randint(1, 3))])
+        if action == "copy":
+            kept.append((copy.deepcopy(ours), copy.deepcopy(theirs)))
+        for layer in (ours, theirs):
+            if action == "crop":
+                layer.crop(-count)
+            elif action == "reorder":
+                layer.reorder_cache(order)
+            elif action == "repeat":
+                layer.batch_repeat_interleave(2)
+            elif action == "select":
+                layer.batch_select_indices(order)
+            elif action == "reset":
+                layer.reset()
+            elif action == "write":
+                layer.keys = layer.keys[..., count - 1 :, :]
+                layer.values = layer.values[..., count - 1 :, :]
+        rows = theirs.keys.shape[0] if theirs.is_initialized else rows
+        if rows > 6:
+            rows = 2
+            ours.reset()
+            theirs.reset()
+        assert ours.get_seq_length() == theirs.get_seq_length()
+    for mine, other in kept:  # copies went their own way: what came later did not write into them
+        assert torch.equal(mine.keys, other.keys)
+        new = random_states(3, mine.keys.shape[0])
+        assert all(torch.equal(a, b) for a, b in zip(mine.update(*new), other.update(*new), strict=True))
+
+
+def test_a_growing_layer_copies_nothing_while_there_is_room() -> None:
+    layer = GrowingLayer()
+    layer.update(*random_states(10, 2))
+    place = layer.keys.data_ptr()
+    for _ in range(40):
+        layer.update(*random_states(1, 2))
+    assert layer.keys.data_ptr() == place
+    layer.crop(-7)
+    layer.update(*random_states(1, 2))
+    assert (layer.keys.data_ptr(), layer.get_seq_length()) == (place, 44)
+
+
+def test_a_growing_layer_keeps_gradients_and_takes_what_inference_mode_left() -> None:
+    layer = GrowingLayer()
+    first, second = random_states(3, 1)[0].requires_grad_(), random_states(2, 1)[0]
+    layer.update(first, first)
+    keys, _ = layer.update(second, second)
+    keys.sum().backward()
+    assert torch.equal(first.grad, torch.ones_like(first))
+    layer = GrowingLayer()
+    with torch.inference_mode():
+        layer.update(*random_states(3, 1))
+    new = random_states(1, 1)
+    keys, _ = layer.update(*new)
+    assert torch.equal(keys[..., 3:, :], new[0])

@@ -6,8 +6,8 @@ of Python. Nothing is imported but read and parsed.
 
     python -m lmcompose.experiments.standard_library data
 
-writes the sources as composition data: `python-train.jsonl`, whole modules, and `python-heldout.jsonl`, a passage of
-each of some modules that the first file does not have.
+writes both as composition data: `python-train.jsonl`, the sources of whole modules, `python-heldout.jsonl`, a passage
+of each of some modules that the first file does not have, and the same of the prose.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from lmcompose.folders import write_text_atomic
 
 HELD_OUT = 0.2
-"""The share of the modules that `write_sources` holds out."""
+"""The share of the documents that `write_texts` holds out."""
 PASSAGE = 1_600
 """Characters of a held-out passage, at most."""
 
@@ -56,25 +56,30 @@ def code(seed: int = 0) -> Iterator[str]:
         yield ast.unparse(tree)
 
 
-def write_sources(folder: str | Path, seed: int = 0) -> tuple[Path, Path]:
-    """Write the modules' sources as JSON lines, {"module", "text"}: those to train on, and passages of the others.
+def write_texts(folder: str | Path, seed: int = 0) -> list[Path]:
+    """Write composition data as JSON lines, {"document", "text"}: `python-*.jsonl` of the modules' sources and
+    `prose-*.jsonl` of `prose()`, each as whole documents to train on and passages of others that are held out.
 
-    A held-out passage begins at a definition of its module, drawn with `seed`, as the split is.
+    Documents shorter than a passage are left out. The split and where a passage begins are drawn with `seed`.
     """
-    draw = random.Random(seed)
-    paths = _paths()
-    draw.shuffle(paths)
-    texts = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in paths}
-    texts = {name: text for name, text in texts.items() if len(text) >= PASSAGE}  # the others hold next to nothing
-    names = list(texts)
-    cut = round(len(names) * HELD_OUT)
-    passages = {name: _passage(texts[name], draw) for name in names[:cut]}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = folder / "python-train.jsonl", folder / "python-heldout.jsonl"
-    for path, chosen in zip(written, ({name: texts[name] for name in names[cut:]}, passages), strict=True):
-        lines = [json.dumps({"module": name, "text": text}, ensure_ascii=False) for name, text in chosen.items()]
-        write_text_atomic(path, "\n".join(lines) + "\n")
+    sources = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in _paths()}
+    written: list[Path] = []
+    for kind, texts in (("python", sources), ("prose", {f"{at}": text for at, text in enumerate(prose())})):
+        draw = random.Random(seed)
+        names = [name for name, text in texts.items() if len(text) >= PASSAGE]
+        draw.shuffle(names)
+        cut = round(len(names) * HELD_OUT)
+        parts = {
+            "train": {name: texts[name] for name in names[cut:]},
+            "heldout": {name: _passage(texts[name], draw) for name in names[:cut]},
+        }
+        for part, documents in parts.items():
+            lines = [
+                json.dumps({"document": name, "text": text}, ensure_ascii=False) for name, text in documents.items()
+            ]
+            written.append(Path(folder) / f"{kind}-{part}.jsonl")
+            written[-1].parent.mkdir(parents=True, exist_ok=True)
+            write_text_atomic(written[-1], "\n".join(lines) + "\n")
     return written
 
 
@@ -119,10 +124,10 @@ def _paragraphs(text: str) -> list[str]:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the two files are written")
-    parser.add_argument("--seed", type=int, default=0, help="of the modules that are held out (default 0)")
+    parser.add_argument("folder", type=Path, help="where the files are written")
+    parser.add_argument("--seed", type=int, default=0, help="of what is held out (default 0)")
     options = parser.parse_args()
-    print("\n".join(f"Written: {path}" for path in write_sources(options.folder, options.seed)))
+    print("\n".join(f"Written: {path}" for path in write_texts(options.folder, options.seed)))
 
 
 if __name__ == "__main__":

@@ -213,15 +213,20 @@ def test_a_difference_inside_an_interval_is_none(documents: tuple, seeds: tuple 
     assert verdict({"documents": documents, "seeds": seeds}) == said
 
 
-def test_the_standard_library_is_split_by_module(tmp_path: Path) -> None:
-    train, held_out = ([json.loads(line) for line in path.read_text().splitlines()] for path in
-                       standard_library.write_sources(tmp_path))  # fmt: skip
-    names = [{each["module"] for each in rows} for rows in (train, held_out)]
-    assert not names[0] & names[1]
-    assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
-    assert all(len(each["text"]) <= standard_library.PASSAGE for each in held_out)
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return standard_library.write_texts(tmp_path_factory.mktemp("texts"))
+
+
+def test_the_standard_library_is_split_by_document(texts: list[Path], tmp_path: Path) -> None:
+    assert [path.name for path in texts] == [f"{kind}-{part}.jsonl" for kind in ("python", "prose") for part in
+                                             ("train", "heldout")]  # fmt: skip
+    read = [[json.loads(line) for line in path.read_text().splitlines()] for path in texts]
+    for train, held_out in (read[:2], read[2:]):
+        assert not {each["document"] for each in train} & {each["document"] for each in held_out}
+        assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
+        assert all(standard_library.PASSAGE / 4 < len(each["text"]) <= standard_library.PASSAGE for each in held_out)
     sources = {path.stem: path.read_text(errors="replace") for path in standard_library._paths()}
-    assert all(each["text"] in sources[each["module"]] for each in held_out)
-    assert [path.read_text() for path in standard_library.write_sources(tmp_path / "again")] == [
-        path.read_text() for path in (tmp_path / "python-train.jsonl", tmp_path / "python-heldout.jsonl")
-    ]
+    assert all(each["text"] in sources[each["document"]] for each in read[1])
+    again = standard_library.write_texts(tmp_path)
+    assert [path.read_text() for path in again] == [path.read_text() for path in texts]
