@@ -210,14 +210,24 @@ def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) 
 
 
 def _moved_up(states: torch.Tensor, dropped: Sequence[int], kept: int) -> torch.Tensor:
-    """[batch, heads, length, width] -> [batch, heads, kept, width]: row by row, since an index for every number of
-    them would take longer than to copy them."""
+    """[batch, heads, length, width] -> [batch, heads, kept, width], in the memory of `states` where that may be.
+
+    Row by row, since an index for every number of them would take longer than to copy them, and most rows stay.
+    """
     length = states.shape[-2]
-    moved = states.new_zeros(*states.shape[:-2], kept, states.shape[-1])
+    moved = states if _may_be_written(states) else states.clone()
     for row, count in enumerate(dropped):
-        width = min(kept, length - count)
-        moved[row, :, kept - width :] = states[row, :, length - count - width : length - count]
-    return moved
+        up = kept - (length - count)  # below 0: the first columns go
+        if up > 0:
+            moved[row, :, up:kept] = states[row, :, : kept - up].clone()  # where it comes from and goes to overlap
+        elif up < 0:
+            moved[row, :, :kept] = states[row, :, -up : kept - up].clone()
+    return moved[..., :kept, :]
+
+
+def _may_be_written(states: torch.Tensor) -> bool:
+    """Not where a gradient may be wanted, nor outside inference mode what was made in it."""
+    return not states.requires_grad and (torch.is_inference_mode_enabled() or not states.is_inference())
 
 
 SPARE = 64
@@ -231,6 +241,9 @@ class GrowingLayer(DynamicLayer):
     rows, a crop) leaves tensors that are no such view, or a shorter one, and the next update goes on from those.
     """
 
+    _key_room: torch.Tensor | None = None
+    _value_room: torch.Tensor | None = None
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,8 +253,8 @@ class GrowingLayer(DynamicLayer):
             return super().update(key_states, value_states, *args, **kwargs)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.keys, self._key_room = _grown(self.keys, key_states, getattr(self, "_key_room", None))
-        self.values, self._value_room = _grown(self.values, value_states, getattr(self, "_value_room", None))
+        self.keys, self._key_room = _grown(self.keys, key_states, self._key_room)
+        self.values, self._value_room = _grown(self.values, value_states, self._value_room)
         return self.keys, self.values
 
     def reset(self) -> None:
@@ -286,9 +299,8 @@ def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None, win
     """
     if max_cache_len is None:
         cache = DynamicCache(config=config)
-        if not windows:
-            cache.layers = [DynamicLayer() if isinstance(layer, DynamicSlidingWindowLayer) else layer
-                            for layer in cache.layers]  # fmt: skip
+        growing = (DynamicLayer,) if windows else (DynamicLayer, DynamicSlidingWindowLayer)
+        cache.layers = [GrowingLayer() if type(layer) in growing else layer for layer in cache.layers]
         return cache
     return StaticCache(config=config, max_cache_len=max_cache_len)
 
