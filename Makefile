@@ -72,7 +72,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv stories proxy-stories proxy-translation
+.PHONY: demo demo-from-nothing ready-members reproduce-kv stories real-pairs proxy-stories proxy-translation
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -92,6 +92,10 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")
 
+real-pairs: $(READY)  ## two compositions of real models with different tokenizers, by their recipes, against random augmenting models (three seeds, 2 hours of one core; reads the hub and models/stories260K)
+	$(PYTHON) -m lmcompose.experiments.standard_library data
+	for recipe in gemma-python smollm-prose; do $(PYTHON) -m lmcompose.experiments.ablations recipes/$$recipe.yaml || exit 1; done
+
 proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (three seeds, 20 minutes of one core)
 	$(PYTHON) -m lmcompose.experiments.proxy_tuning $(if $(STORIES),--stories "$(STORIES)")
 
@@ -100,7 +104,7 @@ proxy-translation: $(READY)  ## proxy-tuning on two pretrained models, translati
 
 # ---------------------------------------------------------------------------------------------------------- checks
 
-.PHONY: lint format test test-all test-gpu test-519 compatibility
+.PHONY: lint format test test-all test-gpu test-519 compatibility fuzz
 lint: $(READY)  ## ruff, mypy, and the import order of the rooms
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -123,6 +127,9 @@ test-gpu: $(READY)  ## the laws on a CUDA device; says so and passes where there
 	else \
 	  echo "make test-gpu: no CUDA device on this machine, nothing to run"; \
 	fi
+
+fuzz: $(READY)  ## random Unicode through every pair of tokenizers; LMCOMPOSE_REAL_MODELS=folder adds real ones (10 minutes of one core)
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.alignment.fuzz
 
 # The command-line lanes below differ from `make test` only in where they run and in what they write down.
 test-519: $(VENV519)/.installed  ## the tests with transformers 5.19; writes results/compatibility.json

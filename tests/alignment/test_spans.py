@@ -251,17 +251,18 @@ def test_a_missing_tokenizer_is_named() -> None:
         aligner(family("gpt2"), None, "large", "small")
 
 
-def _real_folders() -> list[Path]:
+def real_folders() -> list[Path]:
+    """The folders of real tokenizers on this machine."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "models"
     places = [beside, *map(Path, filter(None, os.environ.get("LMCOMPOSE_REAL_MODELS", "").split(os.pathsep)))]
     return sorted({file.parent for place in places for file in place.glob("**/tokenizer.json")})
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not _real_folders(), reason="no real tokenizers: set LMCOMPOSE_REAL_MODELS to a folder of models")
+@pytest.mark.skipif(not real_folders(), reason="no real tokenizers: set LMCOMPOSE_REAL_MODELS to a folder of models")
 def test_the_laws_on_real_tokenizers() -> None:
     """Every pair of them, and each with two families from here."""
-    tokenizers = {folder.name: AutoTokenizer.from_pretrained(folder) for folder in _real_folders()}
+    tokenizers = {folder.name: AutoTokenizer.from_pretrained(folder) for folder in real_folders()}
     tokenizers |= {name: family(name) for name in ("qwen", "unigram")}
     generator = random.Random(0)
     parts = {name: TextAligner(tokenizer, tokenizer, name, name) for name, tokenizer in tokenizers.items()}
