@@ -5,6 +5,7 @@ import json
 import math
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import lmcompose
 from lmcompose.errors import ConfigurationError, DataError
 from lmcompose.experiments import standard_library
 from lmcompose.experiments.ablations import run
-from lmcompose.experiments.ablations.__main__ import write_report
+from lmcompose.experiments.ablations.__main__ import main, write_report
 from lmcompose.experiments.ablations.arms import fresh, shuffled
 from lmcompose.experiments.ablations.held_out import bits, lengths
 from lmcompose.recipe import read_recipe
@@ -161,6 +162,25 @@ def test_a_run_that_was_stopped_in_training_goes_on(
     assert steps == [1, 2, 3, 4]
     expected = result["per_byte"]["arms"]["composition"]["by_seed"][0][0]
     assert again["per_byte"]["arms"]["composition"]["mean"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_command_says_how_to_go_on(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted("Stopped at step 3 of 4.")
+
+    monkeypatch.setattr("sys.argv", ["ablations", str(recipe), "--seeds", "0", "--runs", str(tmp_path)])
+    monkeypatch.setattr(sys.modules[run.__module__], "train", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert f"python -m lmcompose.experiments.ablations {recipe} --seeds 0" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["ablations", str(recipe), "--arms", "nothing"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+    assert "There is no arm 'nothing'" in capsys.readouterr().err
 
 
 def test_replaced_models_keep_shape_and_dtype_and_lose_what_they_know() -> None:

@@ -16,6 +16,7 @@ from lmcompose.experiments.ablations.arms import ARMS
 from lmcompose.experiments.ablations.run import run
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown
+from lmcompose.training.interrupt import Interrupted
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +57,9 @@ def main() -> None:
     except LmcomposeError as error:
         print(f"ablations: {error}", file=sys.stderr)
         sys.exit(2)
+    except Interrupted as stopped:
+        print(f"Stopped, and nothing is lost. The same command goes on from there:\n  {command}", file=sys.stderr)
+        sys.exit(stopped.exit_code)
     console = Console(highlight=False)
     for grid in ablation_grids(result):
         console.print(grid.to_rich())
