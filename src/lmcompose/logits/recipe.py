@@ -23,10 +23,12 @@ from lmcompose.logits.formula import check_not_cancelled, parse
 from lmcompose.logits.presets import PRESETS, Preset, preset_named
 from lmcompose.logits.steps import check_value
 from lmcompose.places import located
+from lmcompose.quantization import NONE
 from lmcompose.recipe import Strict, problem_at
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceMap = str | dict[str, Any]
+Bits = Literal["4bit", "8bit", "none"]
 
 
 def _as_value(value: Any) -> Any:
@@ -56,6 +58,7 @@ class MemberEntry(Strict):
     revision: str | None = Field(None, description="The revision on the hub, of the adapter where there is one.")
     dtype: Dtype | None = Field(None, description="Of this member's weights.")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Its scores are divided by this.")
+    quantization: Bits | None = Field(None, description="Of this member's weights.")
     device_map: DeviceMap | None = Field(None, description="Where this member goes: cpu, cuda:1, auto, ...")
 
     @model_validator(mode="after")
@@ -115,7 +118,11 @@ class LogitRecipe(Strict):
     share_passes: bool = Field(True, description="Run members that share one model's weights as one batch.")
     dtype: Dtype = Field("auto", description="Of the members' weights.")
     device_map: DeviceMap | None = Field(None, description="Of the members that have none of their own.")
+    quantization: Bits = Field(
+        "none", description="Of the members' weights as they are read, 4bit or 8bit; takes bitsandbytes."
+    )
     trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
+    use_safetensors: bool = Field(True, description="false reads weights that are pickles too, which can run code.")
     output: str = Field(description="The folder that the composition is saved in.")
 
     # ---- what can be seen in the recipe alone -----------------------------------------------------------------
@@ -228,7 +235,14 @@ class LogitRecipe(Strict):
             "share_passes": self.share_passes,
             "revisions": {role: entry.revision for role, entry in self.members.items() if entry.revision is not None},
             "trust_remote_code": self.trust_remote_code,
+            "quantization": self.quantizations(),
+            "use_safetensors": self.use_safetensors,
         }
+
+    def quantizations(self) -> dict[str, str] | None:
+        """role -> quantization, of those that have one; None where there is none."""
+        wanted = {role: entry.quantization or self.quantization for role, entry in self.members.items()}
+        return {role: word for role, word in wanted.items() if word != NONE} or None
 
     def dtypes(self) -> dict[str, str | None]:
         """role -> dtype of its weights; None where they stay as they are."""

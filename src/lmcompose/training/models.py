@@ -60,6 +60,7 @@ class RecipeModels:
             "bridge_dtype": getattr(torch, recipe.bridge_dtype),
             "seed": recipe.seed,
             "alignment": recipe.alignment,
+            "device_map": recipe.device_map,
         }
         if self.extends is not None:
             return extend(self.extends, **self._added(), **options, trainable=recipe.trainable or "new")
@@ -107,6 +108,8 @@ class RecipeModels:
             "every": recipe.every,
             "revisions": recipe.revisions,
             "trust_remote_code": recipe.trust_remote_code,
+            "quantization": recipe.quantizations(),
+            "use_safetensors": recipe.use_safetensors,
         }
 
     def _composed(self) -> dict[str, Any]:
