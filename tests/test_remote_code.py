@@ -23,7 +23,7 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-(Path(__file__).parent / "ran").touch()
+Path("{marker}").touch()
 
 
 class OddConfig(LlamaConfig):
@@ -48,12 +48,12 @@ def save_odd(folder: Path) -> Path:
     auto_map = {"AutoConfig": "modeling_odd.OddConfig", "AutoModelForCausalLM": "modeling_odd.OddForCausalLM"}
     config |= {"model_type": "odd", "architectures": ["OddForCausalLM"], "auto_map": auto_map}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "modeling_odd.py").write_text(CODE)
+    (folder / "modeling_odd.py").write_text(CODE.format(marker=folder.with_name("ran")))
     return folder
 
 
 def ran(tmp_path: Path) -> bool:
-    return any((tmp_path / "modules").rglob("ran"))
+    return (tmp_path / "ran").exists()
 
 
 REFUSED = r"comes with code of its own, which is not run unless you say so\. Read that code first; then pass trust_remo"

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import lmcompose
 from lmcompose import combine, compose, extend, proxy_tune
 from lmcompose.errors import MemberError
 from lmcompose.loading import plan_member
+from lmcompose.logits.plan import plan_recipe
 from lmcompose.training.run import train
 from tests.compositions import plain_logits, randomise
 from tests.test_adapters import COMMIT, NEXT_COMMIT, put_on_hub
@@ -80,10 +82,21 @@ def test_what_is_added_later(hub: Path, tmp_path: Path) -> None:
 
 
 def test_a_live_model_from_the_hub(hub: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     live = AutoModelForCausalLM.from_pretrained("someone/large", revision=COMMIT)
+    assert plan_member(live).revision == COMMIT
     check(randomise(compose(live, "someone/small")), [COMMIT, NEXT_COMMIT], hub, tmp_path)
+
+
+def test_a_live_model_whose_commit_cannot_be_told(hub: Path, tmp_path: Path) -> None:
+    model = tiny_model("llama", seed=8)
+    model.name_or_path = "someone/large"
+    assert plan_member(model).revision is None, "two commits were downloaded, and neither has its weights"
+    model.name_or_path = "someone/nowhere"
+    assert plan_member(model).revision is None
+    model.name_or_path = str(save_tiny(tmp_path / "here", "llama"))
+    assert plan_member(model).revision is None
+    shutil.rmtree(hub / "models--someone--small" / "snapshots" / COMMIT)
+    assert plan_member(AutoModelForCausalLM.from_pretrained("someone/small")).revision == NEXT_COMMIT
 
 
 def test_a_composition_on_the_hub_and_inside_another(hub: Path, tmp_path: Path) -> None:
@@ -110,8 +123,6 @@ def test_recipes(hub: Path, tmp_path: Path) -> None:
     train(tmp_path / "recipe.yaml", say=lambda _: None, progress=False)
     model = lmcompose.load(tmp_path / "out" / "model")
     assert [member.revision for member in model.config.references().values()] == [NEXT_COMMIT, COMMIT]
-    from lmcompose.logits.plan import plan_recipe
-
     (tmp_path / "recipe.yaml").write_text(
         f"members: {{base: someone/large, expert: {{model: someone/small, revision: {COMMIT}}}}}\n"
         "preset: expert_only\noutput: out\n"

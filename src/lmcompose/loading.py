@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lmcompose.adapters import AdapterSource, adapter_folder, adapter_source, check_adapter, with_adapters
 from lmcompose.architecture import check_causal_decoder
+from lmcompose.commits import commit_of_live
 from lmcompose.errors import ConfigurationError, MemberError, nearest
 from lmcompose.freezing import freeze, let_go
 from lmcompose.gguf import is_gguf, unpacked
@@ -176,7 +177,7 @@ def _plan_live(model: PreTrainedModel, role: str, quantization: Any) -> MemberRe
     return MemberReference.from_config(
         model.config,
         name,
-        revision=getattr(model.config, "_commit_hash", None),
+        revision=commit_of_live(model, name),
         license=license_of(name) if Path(name).is_dir() else None,
         quantization=stored(model.config),
     )

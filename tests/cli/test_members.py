@@ -102,17 +102,19 @@ def test_quantised_members(run: Run, desk: Path) -> None:
     options = ("combine", "--base", desk / "large", "--expert", desk / "small", "--quantization", "expert=8bit")
     plan = json.loads(run(*options, "--dry-run", "--json").stdout)["members"]
     assert [member["quantization"] is None for member in plan.values()] == [True, False]
-    everything = written(desk, f"{PROXY}quantization: 8bit\n")
-    plan = json.loads(run("combine", everything, "--dry-run", "--json").stdout)["members"]
-    assert [member["quantization"]["load_in_8bit"] for member in plan.values()] == [True, True]
+    for asked, expected in (("8bit", [True, True]), ("{expert: 8bit}", [False, True])):
+        recipe = written(desk, f"{PROXY}quantization: {asked}\n")
+        plan = json.loads(run("combine", recipe, "--dry-run", "--json").stdout)["members"]
+        assert [bool(member["quantization"]) for member in plan.values()] == expected
 
 
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (TRAINING, "quantization: 4bits", "quantization"),
+        (TRAINING, "quantization: 4bits", "must be '4bit', '8bit' or 'none', not '4bits'. Did you mean '4bit'?"),
         (TRAINING, "quantization: {anchr: 4bit}", "there is no member 'anchr' to load. Did you mean 'anchor'?"),
-        (PROXY, "quantization: 4bits", "'quantization' must be '4bit', '8bit' or 'none', not '4bits'."),
+        (PROXY, "quantization: 4bits", "must be '4bit', '8bit' or 'none', not '4bits'"),
+        (PROXY, "quantization: {bse: 4bit}", "there is no member 'bse' to load. Did you mean 'base'?"),
     ],
 )
 def test_a_wrong_word_is_named_with_its_line(text: str, line: str, message: str, run: Run, desk: Path) -> None:
@@ -141,13 +143,12 @@ def test_devices_in_recipes(run: Run, desk: Path) -> None:
         verb = "train" if text is TRAINING else "combine"
         for devices in ("cpu", "auto", f"{{{roles[0]}: cpu, {roles[1]}: auto}}"):
             recipe = written(desk, f"{text}device_map: {devices}\n", ("output: ", f"output: {len(devices)}/"))
-            if verb == "combine" and devices.startswith("{"):
-                continue  # there a member has a key of its own
             result = run(verb, recipe)
             assert result.exit_code == 0, result.stderr
-    result = run("train", written(desk, f"{TRAINING}device_map: {{anchor: cpu, doman: cpu}}\n", ("trained", "other")))
-    assert result.exit_code == 2
-    assert "device_map: there is no member 'doman'. Did you mean 'domain'?" in one_line(result)
+        wrong = f"device_map: {{{roles[0]}: cpu, {roles[1]}s: cpu}}\n"
+        result = run(verb, written(desk, text + wrong, ("output: ", "output: other-")))
+        assert result.exit_code == 2
+        assert f"device_map: there is no member '{roles[1]}s'. Did you mean '{roles[1]}'?" in one_line(result)
 
 
 def test_inspect_shows_what_kind_a_member_is(run: Run, desk: Path) -> None:

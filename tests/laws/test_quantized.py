@@ -33,7 +33,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("quantised")
-    anchor = save_tiny(root / "anchor", "llama", hidden_size=64, intermediate_size=96)
+    anchor = save_tiny(root / "anchor", "llama", hidden_size=64, intermediate_size=128)
     return anchor, save_tiny(root / "augmenting", "gpt2", seed=1, hidden_size=64)
 
 
@@ -96,7 +96,7 @@ def test_training_moves_the_bridges_alone(kind: str, folders: tuple[Path, Path])
         loss = model(IDS, labels=IDS).loss
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert all(torch.equal(value, members[name]) for name, value in model.members.named_parameters())
     assert all(parameter.grad is None for parameter in model.members.parameters())

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from lmcompose.adapters import adapter_source
 from lmcompose.alignment.vocab_maps import MIN_COVERAGE
 from lmcompose.errors import ConfigurationError, RecipeError, nearest
-from lmcompose.loading import Source
+from lmcompose.loading import Source, check_device_map, check_roles, for_role
 from lmcompose.logits.arithmetic import Plausibility, check_choice
 from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.formula import check_not_cancelled, parse
@@ -117,9 +117,13 @@ class LogitRecipe(Strict):
     drafter: str | None = Field(None, description="The member that drafts in speculative decoding.")
     share_passes: bool = Field(True, description="Run members that share one model's weights as one batch.")
     dtype: Dtype = Field("auto", description="Of the members' weights.")
-    device_map: DeviceMap | None = Field(None, description="Of the members that have none of their own.")
-    quantization: Bits = Field(
-        "none", description="Of the members' weights as they are read, 4bit or 8bit; takes bitsandbytes."
+    device_map: DeviceMap | None = Field(
+        None, description="Of the members that have none of their own; or role: device."
+    )
+    quantization: Bits | dict[str, Bits] = Field(
+        "none",
+        description="Of the members' weights as they are read, 4bit or 8bit (takes bitsandbytes); or role: one of the "
+        "two.",
     )
     trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
     use_safetensors: bool = Field(True, description="false reads weights that are pickles too, which can run code.")
@@ -138,6 +142,10 @@ class LogitRecipe(Strict):
         text = preset.formula if preset is not None else str(self.formula)
         values = {**(preset.parameters if preset is not None else {}), **self._given()}
         self._check_roles(preset)
+        with _told_at("quantization"):
+            check_roles("quantization", self.quantization, self.members)
+        with _told_at("device_map"):
+            check_device_map(self.device_map, self.members)
         self._check_values()
         self._check_formula(text, values, "formula" if preset is None else "preset")
         roles = list(self.members)
@@ -241,8 +249,11 @@ class LogitRecipe(Strict):
 
     def quantizations(self) -> dict[str, str] | None:
         """role -> quantization, of those that have one; None where there is none."""
-        wanted = {role: entry.quantization or self.quantization for role, entry in self.members.items()}
-        return {role: word for role, word in wanted.items() if word != NONE} or None
+        wanted = {
+            role: entry.quantization or for_role(self.quantization, role, self.members)
+            for role, entry in self.members.items()
+        }
+        return {role: word for role, word in wanted.items() if word not in (None, NONE)} or None
 
     def dtypes(self) -> dict[str, str | None]:
         """role -> dtype of its weights; None where they stay as they are."""
@@ -251,7 +262,10 @@ class LogitRecipe(Strict):
 
     def device_maps(self) -> dict[str, DeviceMap] | None:
         """role -> device map; None where nothing is said of any."""
-        maps = {role: entry.device_map or self.device_map for role, entry in self.members.items()}
+        maps = {
+            role: entry.device_map or for_role(self.device_map, role, self.members)
+            for role, entry in self.members.items()
+        }
         return {role: place for role, place in maps.items() if place is not None} or None
 
 
