@@ -20,6 +20,7 @@ from lmcompose.reference import commit_of
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
+PICKLED_NAME = "adapter_model.bin"
 INSTALL_PEFT = "pip install 'lmcompose[peft]'"
 
 
@@ -93,8 +94,11 @@ def adapter_source(source: Any, revision: str | None = None, local_files_only: b
     )
 
 
-def check_adapter(adapter: AdapterSource, role: str) -> None:
+def check_adapter(adapter: AdapterSource, role: str, use_safetensors: bool | None = True) -> None:
     """Refuse an adapter that cannot be a part of a member, before any weight is read.
+
+    Args:
+        use_safetensors: False or None to take a pickle where there are no safetensors.
 
     Raises:
         MemberError: PEFT is not installed or too old; the adapter adds virtual tokens (prompt learning), is for
@@ -122,20 +126,26 @@ def check_adapter(adapter: AdapterSource, role: str) -> None:
             f"{beginning} it was trained for {adapter.task_type} and not as a causal language model. Choose one with "
             "task_type CAUSAL_LM."
         )
-    if Path(adapter.path).is_dir() and not (Path(adapter.path) / WEIGHTS_NAME).is_file():
+    names = (WEIGHTS_NAME,) if use_safetensors else (WEIGHTS_NAME, PICKLED_NAME)
+    if Path(adapter.path).is_dir() and not any((Path(adapter.path) / name).is_file() for name in names):
         raise MemberError(
             f"{beginning} there is no {WEIGHTS_NAME} in it, and only safetensors are read. Save it again with PEFT's "
-            "save_pretrained."
+            "save_pretrained; or, if you trust where it is from, pass use_safetensors=False."
         )
 
 
-def adapter_folder(path: str, revision: str | None = None) -> str:
+def adapter_folder(path: str, revision: str | None = None, use_safetensors: bool | None = True) -> str:
     """The folder on this machine with the adapter's configuration and weights, downloaded where need be.
 
     Raises:
         OSError: one of the two files is missing or cannot be had.
     """
-    cached_file(path, WEIGHTS_NAME, revision=revision)
+    try:
+        cached_file(path, WEIGHTS_NAME, revision=revision)
+    except OSError:
+        if use_safetensors:
+            raise
+        cached_file(path, PICKLED_NAME, revision=revision)
     return str(Path(cached_file(path, CONFIG_NAME, revision=revision) or path).parent)
 
 

@@ -15,9 +15,12 @@ import torch
 
 from lmcompose.gguf import hub_gguf
 from lmcompose.places import is_written_as_path
+from lmcompose.quantization import in_words
 from lmcompose.reference import MemberReference
 
-RECORDED_PACKAGES = ("lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl")
+RECORDED_PACKAGES = (
+    "lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl", "bitsandbytes",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -73,7 +76,7 @@ where they are.
 | member | model | revision | shape | licence |
 | --- | --- | --- | --- | --- |
 {%- for role, member in members.items() %}
-| {{ role }} | {{ member.full_name }} |
+| {{ role }} | {{ member.full_name }}{{ ", " ~ in_words(member.quantization) if member.quantization }} |
 {{- " " }}{{ member.revision or "not versioned" }}
 {{- ", adapter " ~ (member.adapter_revision or "not versioned") if member.adapter }} | {{ member.shape }} |
 {{- " " }}{{ member.license or "not stated: see the model's own page" }} |
@@ -144,4 +147,5 @@ def model_card(
         members=members,
         unnamed=unnamed(members),
         sections=sections,
+        in_words=in_words,
     )

@@ -327,6 +327,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         attn_implementation: str | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
+        quantization: Any = None,
+        use_safetensors: bool | None = True,
         **kwargs: Any,
     ) -> Self:
         """Load a saved composition and the members that it names.
@@ -337,6 +339,10 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
             dtype: of the members, or role -> dtype; by default what they had when the composition was saved.
             device_map: of the members, as transformers has it; or role -> device or device map.
             composition_dtype: of the composition parameters; by default as saved.
+            trust_remote_code: let code run that comes with a member. This is never saved: say it at every load.
+            quantization: "4bit", "8bit", "none" or a BitsAndBytesConfig, for all members or role -> one of these; what
+                is not said is as it was saved.
+            use_safetensors: False to read members whose weights are pickles; never saved either.
             kwargs: handed on to each member's own `from_pretrained`.
 
         Raises:
@@ -345,8 +351,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
         """
         if kwargs.pop("quantization_config", None) is not None:
             raise ConfigurationError(
-                "One quantization_config cannot serve all members. Load the member that is to be quantised yourself "
-                "and pass it live: lmcompose.load(folder, anchor=model)."
+                "One quantization_config cannot serve all members. Give it by role: lmcompose.load(folder, "
+                "quantization={'anchor': '4bit'}), with a word or a BitsAndBytesConfig."
             )
         kwargs = {name: value for name, value in kwargs.items() if not name.startswith("_")}
         saved = str(pretrained_model_name_or_path)
@@ -360,6 +366,8 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
             dtype=dtype,
             device_map=device_map,
             trust_remote_code=trust_remote_code,
+            quantization=quantization,
+            use_safetensors=use_safetensors,
             **kwargs,
         )
         if attn_implementation is not None:

@@ -10,7 +10,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch import nn
 
-_ATTRIBUTES = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
+_REPACKS = "support_avx512bf16_for_cpu"
+"""Of a 4-bit layer of bitsandbytes: whether, in evaluation mode, it may lay its weights out for a kernel of some CPUs.
+
+That kernel has no backward pass, and bitsandbytes takes evaluation mode for a sign that none is wanted. A frozen member
+is in evaluation mode in training too, where a gradient is to pass through it: it would be lost without a word.
+"""
+
+_ATTRIBUTES = ("training", "gradient_checkpointing", "_gradient_checkpointing_func", _REPACKS)
 
 
 class _Before(NamedTuple):
@@ -33,6 +40,7 @@ def freeze(model: nn.Module) -> None:
         _BEFORE[model] = _Before(trainable, {name: _noted(module) for name, module in model.named_modules()}, WeakSet())
     model.requires_grad_(False)
     model.eval()
+    _keep_layout(model)
 
 
 def hold(model: nn.Module, holder: Any) -> None:
@@ -63,6 +71,20 @@ def let_go(model: nn.Module, holder: Any = None) -> None:
                 setattr(module, attribute, was[attribute])
             else:
                 delattr(module, attribute)
+
+
+def _keep_layout(model: nn.Module) -> None:
+    """Let 4-bit weights lie so that a gradient can pass through their layers, and lie so if they do not."""
+    for module in model.modules():
+        if not hasattr(module, _REPACKS):
+            continue
+        setattr(module, _REPACKS, False)
+        weight: Any = module.weight
+        if getattr(weight.quant_state, "packing_format_for_cpu", False):
+            module.state_dict()  # by which bitsandbytes lays a weight out as it was
+            scales = weight.quant_state.absmax
+            if scales.ndim == 2:  # bitsandbytes 0.50 forgets to lay these out as they were, too
+                weight.quant_state.absmax = scales.T.reshape(-1).float()
 
 
 def _noted(module: nn.Module) -> dict[str, Any]:

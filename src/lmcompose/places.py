@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils.hub import cached_file
 
 from lmcompose.adapters import adapter_source
-from lmcompose.errors import RecipeError
+from lmcompose.errors import MemberError, RecipeError
 from lmcompose.gguf import INSTALL_GGUF, gguf_path, hub_gguf, is_gguf
 from lmcompose.reference import MemberReference, commit_of
 
@@ -94,6 +94,32 @@ def location(source: str | Path, revision: str | None) -> tuple[str | Path, dict
     return path.parent, {"gguf_file": str(path)}  # the whole path: a bare name is looked for where Python runs first
 
 
+def check_safetensors(source: str | Path, role: str) -> None:
+    """Refuse a folder whose weights are pickles alone: reading one can run whatever code somebody put in it.
+
+    Of a hub id this shows where its weights are read.
+
+    Raises:
+        MemberError: it is one.
+    """
+    folder = Path(source)
+    if folder.is_dir() and any(folder.glob("pytorch_model*.bin*")) and not any(folder.glob("*.safetensors")):
+        raise MemberError(f"The weights in '{source}' (for the {role}) are pickles. {PICKLES}")
+
+
+PICKLES = (
+    "Only safetensors are read, since a pickle can run code. Save the model again with save_pretrained, which writes "
+    "safetensors; or, if you trust where it is from, pass use_safetensors=False (in a recipe, use_safetensors: false; "
+    "on the command line, --no-safetensors)."
+)
+"""What to do about weights that are pickles, for messages."""
+
+
+def has_own_code(error: BaseException | None) -> bool:
+    """Whether transformers refused a model or tokenizer because code that comes with it would have to run."""
+    return isinstance(error, ValueError) and "contains custom code" in str(error)
+
+
 def resolved_revision(name: str, revision: str | None) -> str | None:
     """The commit that a hub id stands at, so that a saved composition names exact weights; None for a folder."""
     if Path(name).is_dir():
@@ -127,6 +153,8 @@ def reason_of(error: Exception, source: str | Path) -> str:
     """Why nothing could be read at `source`, as one sentence."""
     if is_gguf(source) and isinstance(error, ImportError):
         return f"reading a GGUF file takes the gguf package. {INSTALL_GGUF}."
+    if isinstance(error, OSError) and "safetensors" in str(error) and "use_safetensors" in str(error):
+        return f"there are no safetensors. {PICKLES}"
     return first_line(error)
 
 

@@ -30,6 +30,8 @@ class MemberReference:
     """Which model a member is: enough to load it again and to tell when another one stands in its place.
 
     With an `adapter` (PEFT, a folder or a hub id), name, revision and shape are those of the base that it is put on.
+    `quantization` is the configuration of quantised weights as transformers has it, the checkpoint's own or the one
+    that they are read with.
     """
 
     name_or_path: str
@@ -44,6 +46,7 @@ class MemberReference:
     fingerprint: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     adapter: str | None = None
     adapter_revision: str | None = None
+    quantization: dict[str, Any] | None = None
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig, name_or_path: str, **known: Any) -> "MemberReference":
@@ -97,7 +100,9 @@ def commit_of(file: str | Path) -> str | None:
 def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str, list[float]]:
     """Two values each of a few weight matrices, by name: they tell another training run of the same shape apart.
 
-    Quantised weights are passed over, since their numbers are not those of the model they were made from. Adapters
+    Quantised weights are passed over, since their numbers are not those of the model they were made from: what is left
+    of such a model, its embeddings above all, is compared with a plain one. Among quantised models the largest weights
+    of some blocks (4-bit) or rows (8-bit) tell them apart, which bitsandbytes keeps as numbers. Adapters
     (PEFT) are counted, summed up and sampled apart, so that a model with them is told from the bare one, whose matrices
     have the same names. So are whole modules of which an adapter has its own copy (`modules_to_save`).
 
@@ -129,6 +134,7 @@ def fingerprint(model: PreTrainedModel, adapter: str | None = None) -> dict[str,
         **_summed("adapters", layers),
         **_summed("modules_to_save", copies),
         **_samples(matrices),
+        **_samples(_largest(model)),
         **_samples(_numbered("adapters", layers)),
         # whole modules change little in training, and embeddings in a few rows alone, so more of them is looked at
         **_samples(_numbered("modules_to_save", copies), values=32),
@@ -160,6 +166,27 @@ def _samples(parameters: Sequence[tuple[str, torch.Tensor]], values: int = 2) ->
         places = torch.tensor([part * len(flat) // (values + 1) for part in range(1, values + 1)], device=flat.device)
         sampled[name] = [float(value) for value in flat[places].float().cpu()]
     return sampled
+
+
+def _largest(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    """Of each matrix that bitsandbytes quantised, the largest weight of every block or row, without its sign.
+
+    These depend on the weights alone, and neither on the device nor on how a processor has the packed bytes lie.
+    """
+    found: list[tuple[str, torch.Tensor]] = []
+    for path, module in model.named_modules():
+        weight: Any = getattr(module, "weight", None)
+        name = path.removesuffix(".base_layer")
+        blocks = getattr(weight, "quant_state", None)
+        rows = getattr(weight, "SCB", None)
+        if rows is None:  # where it is kept once the layer has run
+            rows = getattr(getattr(module, "state", None), "SCB", None)
+        if blocks is not None and not blocks.nested:
+            largest = blocks.absmax if blocks.absmax.ndim < 2 else blocks.absmax.mT  # laid out for some CPUs
+            found.append((f"largest of {blocks.blocksize} in {name}", largest))
+        elif rows is not None:
+            found.append((f"largest of the rows of {name}", rows))
+    return [(name, values) for name, values in found if values.numel() and values.device.type != "meta"]
 
 
 def _adapter_parameters(model: PreTrainedModel) -> dict[str, dict[str, torch.nn.Parameter]]:

@@ -21,7 +21,16 @@ from lmcompose.architecture import text_config
 from lmcompose.errors import ConfigurationError, MemberError, SavedFolderError
 from lmcompose.folders import atomic_folder, recover_folder
 from lmcompose.gguf import is_gguf
-from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed
+from lmcompose.loading import (
+    Member,
+    Source,
+    check_device_map,
+    check_roles,
+    for_role,
+    load_member,
+    plan_member,
+    unharmed,
+)
 from lmcompose.places import is_missing_folder
 from lmcompose.reference import MemberReference, check_same_base
 
@@ -46,6 +55,7 @@ class ComposedConfig(PreTrainedConfig):
     """What every composition saves: its members' references, in order, the leader first."""
 
     model_type = "composed"
+    is_composed: ClassVar[bool] = True
     made: ClassVar[str] = "is composed of"
     """What a composition has to do with its members, for messages."""
 
@@ -218,11 +228,19 @@ def put_tensors(
 
 
 def member_sources(
-    config: ComposedConfig, saved: str, replaced: Mapping[str, Source], trust_remote_code: bool = False
+    config: ComposedConfig,
+    saved: str,
+    replaced: Mapping[str, Source],
+    trust_remote_code: bool = False,
+    quantization: Any = None,
+    use_safetensors: bool | None = True,
 ) -> tuple[dict[str, Source], dict[str, MemberReference]]:
     """What to load in each role: the members that a saved composition names, or what the caller gives in their place.
 
     All shapes are compared before the first weight is read.
+
+    Args:
+        quantization: for all, or by role; what is not said is as it was saved.
 
     Returns:
         The sources, and their plans, whose revisions are the ones to read.
@@ -235,13 +253,22 @@ def member_sources(
     unknown = sorted(replaced.keys() - references.keys())
     if unknown:
         raise ConfigurationError(f"'{saved}' has no member {unknown}; its members are {list(references)}.")
+    check_roles("quantization", quantization, references)
     sources: dict[str, Source] = {}
     plans: dict[str, MemberReference] = {}
     for role, reference in references.items():
         revision = None if role in replaced else reference.revision
+        asked = for_role(quantization, role, references)
         try:
             sources[role] = replaced.get(role) or saved_source(reference, saved)
-            plans[role] = plan_member(sources[role], role, revision, trust_remote_code)
+            plans[role] = plan_member(
+                sources[role],
+                role,
+                revision,
+                trust_remote_code,
+                reference.quantization if asked is None else asked,
+                use_safetensors,
+            )
         except MemberError as error:
             if role in replaced:
                 raise
@@ -261,11 +288,13 @@ def load_members(
     dtype: torch.dtype | str | Mapping[str, torch.dtype | str] | None = None,
     device_map: Any = None,
     trust_remote_code: bool = False,
+    quantization: Any = None,
+    use_safetensors: bool | None = True,
     **kwargs: Any,
 ) -> dict[str, Member]:
     """Load the members that a saved composition names, or what the caller gives in their place.
 
-    `dtype` and `device_map` are for all of them, or role -> dtype and role -> device.
+    `dtype`, `device_map` and `quantization` are for all of them, or role -> dtype, role -> device and so on.
 
     Each member's weights are compared as soon as they are read.
 
@@ -273,7 +302,8 @@ def load_members(
         ConfigurationError, MemberError, WrongBaseError: see `member_sources`; or the weights are of another model.
     """
     check_roles("dtype", dtype, config.references())
-    sources, plans = member_sources(config, saved, replaced, trust_remote_code)
+    check_device_map(device_map, config.references())
+    sources, plans = member_sources(config, saved, replaced, trust_remote_code, quantization, use_safetensors)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, reference in config.references().items():
@@ -285,6 +315,7 @@ def load_members(
                 device_map=for_role(device_map, role, sources),
                 planned=plans[role],
                 trust_remote_code=trust_remote_code,
+                use_safetensors=use_safetensors,
                 **kwargs,
             )
             check_same_base(reference, members[role].reference, role, config.made)
@@ -307,6 +338,16 @@ def saved_source(reference: MemberReference, saved: str) -> Source:
     if adapter is None:
         raise MemberError(f"No adapter could be read at '{place}', where the composition was saved with one.")
     return adapter if is_missing_folder(base) else replace(adapter, base=base, base_revision=reference.revision)
+
+
+def kind_of(reference: MemberReference) -> str:
+    """What a member is to those who name it: a model, an adapter on one, a GGUF file or another composition."""
+    if reference.adapter is not None:
+        return "adapter"
+    if is_gguf(reference.name_or_path):
+        return "GGUF file"
+    composed = {kind.model_type for kind in ComposedConfig.__subclasses__()}
+    return "composition" if reference.model_type in composed else "model"
 
 
 def saved_place(name: str, saved: str) -> str:

@@ -12,8 +12,19 @@ from lmcompose.calm.config import ALIGNMENTS, ANCHOR, IDS, SPANS, CalmConfig, ch
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError, TokenizerMismatchError, nearest
-from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed, unwrapped
+from lmcompose.loading import (
+    Member,
+    Source,
+    check_device_map,
+    check_roles,
+    for_role,
+    load_member,
+    plan_member,
+    unharmed,
+    unwrapped,
+)
 from lmcompose.places import tokenizer_of
+from lmcompose.quantization import Quantization
 from lmcompose.reference import MemberReference, describe_members
 
 Connections = Sequence[Sequence[int]]
@@ -30,14 +41,24 @@ def plan_composition(
     bridge_initializer_range: float = 0.02,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Any = None,
+    use_safetensors: bool | None = True,
 ) -> CalmConfig:
     """The configuration of a composition, checked, from the members' own configurations: no weight is read.
 
     Arguments are those of `compose`; raises the same errors.
     """
     sources = _by_role(anchor, augmenting)
+    check_roles("quantization", quantization, sources)
     references = {
-        role: plan_member(source, role, (revisions or {}).get(role), trust_remote_code)
+        role: plan_member(
+            source,
+            role,
+            (revisions or {}).get(role),
+            trust_remote_code,
+            for_role(quantization, role, sources),
+            use_safetensors,
+        )
         for role, source in sources.items()
     }
     config = CalmConfig(
@@ -67,6 +88,8 @@ def compose(
     alignment: str | Mapping[str, str] | None = None,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Quantization | Mapping[str, Quantization] | None = None,
+    use_safetensors: bool | None = True,
 ) -> CalmForCausalLM:
     """Compose an anchor model with one or more augmenting models (CALM, arXiv 2401.02412).
 
@@ -88,6 +111,10 @@ def compose(
             text in tokens of its own (see `alignment.spans`), or a dict name -> one of these. By default whatever their
             tokenizers ask for.
         revisions: role -> revision on the hub, to pin; of an adapter, its own.
+        trust_remote_code: let code run that comes with a member. Read it first.
+        quantization: of the weights of members that are read here: "4bit", "8bit" (both take bitsandbytes) or a
+            configuration of transformers such as BitsAndBytesConfig; or role -> one of these.
+        use_safetensors: False to read weights that are pickles, where there are no safetensors.
 
     Raises:
         MemberError: a member cannot be read, is no decoder-only model, or has a tokenizer that cannot be aligned.
@@ -108,6 +135,8 @@ def compose(
         bridge_initializer_range,
         revisions,
         trust_remote_code,
+        quantization,
+        use_safetensors,
     )
     references = config.references()
     config.alignment = align_members(
@@ -116,6 +145,7 @@ def compose(
         alignment,
     )
     check_roles("dtype", dtype, sources)
+    check_device_map(device_map, sources)
     members: dict[str, Member] = {}
     with unharmed(members):
         for role, source in sources.items():
@@ -126,6 +156,7 @@ def compose(
                 device_map=for_role(device_map, role, sources),
                 planned=references[role],
                 trust_remote_code=trust_remote_code,
+                use_safetensors=use_safetensors,
             )
         config.members = describe_members({role: member.reference for role, member in members.items()})
         config.describe_leader(members[ANCHOR].reference, members[ANCHOR].model.config)

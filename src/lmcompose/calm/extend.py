@@ -18,8 +18,19 @@ from lmcompose.calm.compose import (
 from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.loading import Member, Source, check_roles, for_role, load_member, plan_member, unharmed, unwrapped
+from lmcompose.loading import (
+    Member,
+    Source,
+    check_device_map,
+    check_roles,
+    for_role,
+    load_member,
+    plan_member,
+    unharmed,
+    unwrapped,
+)
 from lmcompose.places import read_tokenizer
+from lmcompose.quantization import Quantization
 from lmcompose.reference import describe_members
 from lmcompose.saved import check_format, put_tensors, read_config
 
@@ -33,6 +44,8 @@ def plan_extension(
     every: int = 4,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Any = None,
+    use_safetensors: bool | None = True,
 ) -> CalmConfig:
     """The configuration of an extended composition, checked, from configurations alone: no weight is read.
 
@@ -41,9 +54,18 @@ def plan_extension(
     config = _config_of(composition)
     new = _new_sources(config, augmenting)
     check_roles("revisions", revisions, new)
+    check_roles("quantization", quantization, new)
     old = config.references()
     planned = {
-        name: plan_member(source, name, (revisions or {}).get(name), trust_remote_code) for name, source in new.items()
+        name: plan_member(
+            source,
+            name,
+            (revisions or {}).get(name),
+            trust_remote_code,
+            for_role(quantization, name, new),
+            use_safetensors,
+        )
+        for name, source in new.items()
     }
     added = connections_of({ANCHOR: old[ANCHOR], **planned}, connections, every)
     if added.keys() != planned.keys():
@@ -81,6 +103,8 @@ def extend(
     members: Mapping[str, Source] | None = None,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Quantization | Mapping[str, Quantization] | None = None,
+    use_safetensors: bool | None = True,
 ) -> CalmForCausalLM:
     """Add augmenting models to a composition, whose own bridges keep their names and values bit for bit.
 
@@ -102,6 +126,8 @@ def extend(
         seed: of the new bridges.
         alignment: of the new models, as in `compose`.
         members: role -> model in place of a saved name, as in `lmcompose.load`.
+        quantization: of the new ones, as in `compose`; the others are read as they were saved.
+        trust_remote_code, use_safetensors: of all members that are loaded here, as in `compose`.
 
     Raises:
         ConfigurationError: a name that is taken, or connections and options that cannot be.
@@ -116,15 +142,18 @@ def extend(
             f"trainable='{trainable}' is unknown; it is one of {list(get_args(Trainable))}."
             f"{nearest(str(trainable), get_args(Trainable))}"
         )
-    config = plan_extension(composition, augmenting, connections, every, revisions, trust_remote_code)
+    config = plan_extension(
+        composition, augmenting, connections, every, revisions, trust_remote_code, quantization, use_safetensors
+    )
     references = config.references()
     new = _new_sources(_config_of(composition), augmenting)
     check_roles("dtype", dtype, new)
+    check_device_map(device_map, references)
     tokenizers = {name: source_tokenizer(source, references[name], trust_remote_code) for name, source in new.items()}
     tokenizers |= {ANCHOR: _tokenizer_of(composition, trust_remote_code)}
     config.alignment = {**(config.alignment or {}), **align_members(references, tokenizers, alignment)}
     by_role = {role: for_role(device_map, role, references) for role in references}
-    old = _loaded(composition, members, by_role, trust_remote_code)
+    old = _loaded(composition, members, by_role, trust_remote_code, use_safetensors)
     loaded: dict[str, Member] = {}
     try:
         with unharmed(loaded):
@@ -136,6 +165,7 @@ def extend(
                     device_map=by_role[name],
                     planned=references[name],
                     trust_remote_code=trust_remote_code,
+                    use_safetensors=use_safetensors,
                 )
                 references[name] = loaded[name].reference
             config.members = describe_members(references)
@@ -218,11 +248,16 @@ def _loaded(
     members: Mapping[str, Source] | None,
     device_map: Mapping[str, Any],
     trust_remote_code: bool,
+    use_safetensors: bool | None,
 ) -> CalmForCausalLM:
     if not isinstance(composition, CalmForCausalLM):
         placed = {role: device_map[role] for role in _config_of(composition).references()}
         return CalmForCausalLM.from_pretrained(
-            composition, members=members, device_map=placed, trust_remote_code=trust_remote_code
+            composition,
+            members=members,
+            device_map=placed,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=use_safetensors,
         )
     if members:
         raise ConfigurationError("A live composition has its members: leave out `members`.")

@@ -8,11 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lmcompose.memory import as_count, as_size
+from lmcompose.quantization import in_words
 
 
 def members_table(members: Mapping[str, Mapping[str, Any]], temperatures: Mapping[str, float] | None) -> Table:
     """The members by role, as `describe` or a plan has them."""
-    table = Table("role", "model", "revision", "shape", "parameters", "weights", "licence", title="Members (frozen)")
+    columns = ("role", "kind", "model", "revision", "shape", "parameters", "weights", "licence")
+    table = Table(*columns, title="Members (frozen)")
     for role, member in members.items():
         model = str(member["name_or_path"])
         if member.get("adapter"):
@@ -21,8 +23,9 @@ def members_table(members: Mapping[str, Mapping[str, Any]], temperatures: Mappin
             model += f" (temperature {(temperatures or {})[role]:g})"
         table.add_row(
             role,
+            member["kind"],
             Text(model),
-            member["revision"] or "-",
+            _revision(member),
             f"{member['model_type']}, {member['num_hidden_layers']} x {member['hidden_size']}, "
             f"{member['vocab_size']:,} ids",
             _parameters(member),
@@ -30,6 +33,11 @@ def members_table(members: Mapping[str, Mapping[str, Any]], temperatures: Mappin
             member["license"] or "not stated",
         )
     return table
+
+
+def _revision(member: Mapping[str, Any]) -> str:
+    adapter = f", adapter {member['adapter_revision']}" if member.get("adapter_revision") else ""
+    return (member["revision"] or "-") + adapter
 
 
 def _parameters(member: Mapping[str, Any]) -> str:
@@ -40,10 +48,11 @@ def _parameters(member: Mapping[str, Any]) -> str:
 
 
 def _weights(member: Mapping[str, Any]) -> str:
-    own, shared = member.get("weight_bytes"), member.get("shares_with")
+    own, shared, packed = member.get("weight_bytes"), member.get("shares_with"), member.get("quantization")
     if shared:
         return f"those of {shared}" + (f" + {as_size(own)}" if own else "")
-    return ", ".join(text for text in (as_size(own) if own else "", member["dtype"]) if text) or "-"
+    parts = (as_size(own) if own else "", in_words(packed) if packed else "", member["dtype"])
+    return ", ".join(text for text in parts if text) or "-"
 
 
 def formula_lines(composition: Mapping[str, Any]) -> list[RenderableType]:

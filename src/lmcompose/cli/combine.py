@@ -12,7 +12,7 @@ from rich.console import Console
 from lmcompose.cli.generate import Dtype
 from lmcompose.cli.options import parse_pairs, parse_parameters
 from lmcompose.cli.output import PIPED_WIDTH, quiet_libraries, show_json, show_keys
-from lmcompose.cli.saved_model import parse_members
+from lmcompose.cli.saved_model import PickleOption, TrustOption, parse_members
 from lmcompose.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,6 +62,14 @@ def combine(
     ] = None,
     scores: Annotated[str | None, typer.Option(help="What is added up: logits or logprobs.")] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Of the members' weights; by default as they are.")] = None,
+    quantization: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--quantization", metavar="ROLE=4bit|8bit", help="Read a member's weights so; give it once for each."
+        ),
+    ] = None,
+    trust_remote_code: TrustOption = False,
+    no_safetensors: PickleOption = False,
     output: Annotated[Path | None, typer.Option(help="The folder of the composition; a recipe names its own.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, show what would be composed, and stop.")
@@ -79,6 +87,7 @@ def combine(
 
       lmcompose combine --base models/large --expert models/small-tuned --antiexpert models/small --output runs/proxy
       lmcompose combine --formula "a + 0.5 * b" --member a=models/large --member b=models/small --dry-run
+      lmcompose combine --base models/large --quantization base=4bit --expert models/small --dry-run
       lmcompose combine recipes/proxy.yaml --dry-run --json
       lmcompose combine --keys
     """
@@ -87,15 +96,26 @@ def combine(
     named = {role: source for role, source in zip(ROLES, (base, expert, antiexpert), strict=True) if source is not None}
     members = _members(named, parse_members(member))
     if recipe is not None:
-        options = (formula, preset, alpha, parameter, temperature, scores, dtype)
-        if members or any(option is not None for option in options):
+        options = (formula, preset, alpha, parameter, temperature, scores, dtype, quantization)
+        if members or any(option is not None for option in options) or trust_remote_code or no_safetensors:
             raise ConfigurationError("A recipe says all but --output itself. Change it there, or leave the recipe out.")
         from lmcompose.logits.plan import plan_recipe
 
         plan, folder = plan_recipe(recipe)
         output = output or folder
     else:
-        plan = _plan(members, formula, preset, parse_parameters(alpha, parameter), temperature, scores, dtype)
+        plan = _plan(
+            members,
+            formula,
+            preset,
+            parse_parameters(alpha, parameter),
+            temperature,
+            scores,
+            dtype,
+            quantization=parse_pairs(quantization, "--quantization", "ROLE=4bit|8bit", "base=4bit") or None,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=not no_safetensors,
+        )
     if output is None and not dry_run:
         raise ConfigurationError("Say where to save the composition: --output FOLDER. Or only look at it: --dry-run.")
     console = Console(stderr=as_json, highlight=False, width=None if os.isatty(2 if as_json else 1) else PIPED_WIDTH)
@@ -124,8 +144,9 @@ def _plan(
     temperature: list[str] | None,
     scores: str | None,
     dtype: Dtype | None,
+    **reading: Any,
 ) -> "LogitPlan":
-    """The plan of what the options ask for."""
+    """The plan of what the options ask for; `reading` is how the members are to be read."""
     if formula is not None and preset is not None:
         raise ConfigurationError("Give either --formula or --preset, not both.")
     if not members:
@@ -148,6 +169,7 @@ def _plan(
         temperatures={role: _number(text, role) for role, text in temperatures.items()},
         scores=scores,
         dtypes=dict.fromkeys(members, dtype.value if dtype else None),
+        **reading,
     )
 
 

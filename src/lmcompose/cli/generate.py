@@ -14,7 +14,7 @@ import typer
 
 from lmcompose.cli.options import parse_pairs, parse_parameters
 from lmcompose.cli.output import show_json
-from lmcompose.cli.saved_model import MemberOption, ModelArgument, load_composition
+from lmcompose.cli.saved_model import MemberOption, ModelArgument, PickleOption, TrustOption, load_composition
 from lmcompose.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def generate(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
     ] = None,
+    trust_remote_code: TrustOption = False,
+    no_safetensors: PickleOption = False,
 ) -> None:
     """Generate text with a saved composition, printing it as it comes.
 
@@ -131,7 +133,9 @@ def generate(
     }
     templates = parse_pairs(template, "--template", "ROLE=ROLE", "base=expert")
     parameters = parse_parameters(alpha, parameter)
-    composition = load_composition(model, member, dtype.value if dtype else None, device)
+    composition = load_composition(
+        model, member, dtype.value if dtype else None, device, trust_remote_code, no_safetensors
+    )
     tokenizer = composition.tokenizer
     if tokenizer is None:
         raise ConfigurationError(

@@ -40,6 +40,9 @@ def show_json(value: Any, *, lines: bool = False) -> None:
 
 def quiet_libraries() -> None:
     """Keep the progress bars and advice of other libraries out of a verb's output; errors still come through."""
+    import logging as python_logging
+
+    python_logging.getLogger("bitsandbytes").setLevel(python_logging.ERROR)  # it speaks while it is imported
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 

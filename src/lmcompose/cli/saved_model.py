@@ -21,6 +21,14 @@ MemberOption = Annotated[
         help="Where a member is now, if it has moved: --member anchor=models/large. Give it once for each member.",
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that comes with a member. Read it first; it is never saved."),
+]
+PickleOption = Annotated[
+    bool,
+    typer.Option("--no-safetensors", help="Also read weights that are pickles, which can run code; never saved."),
+]
 
 
 def parse_members(given: list[str] | None) -> dict[str, str]:
@@ -33,7 +41,12 @@ def parse_members(given: list[str] | None) -> dict[str, str]:
 
 
 def load_composition(
-    model: str, members: list[str] | None, dtype: str | None = None, device: str | None = None
+    model: str,
+    members: list[str] | None,
+    dtype: str | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    no_safetensors: bool = False,
 ) -> "ComposedModel":
     """The composition in evaluation mode, of whatever kind, on `device` (a GPU where there is one, when None).
 
@@ -48,4 +61,11 @@ def load_composition(
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     placed: dict[str, Any] = {} if device == "cpu" else {"device_map": device}
-    return load(model, members=replaced, dtype=dtype, **placed)
+    return load(
+        model,
+        members=replaced,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=not no_safetensors,
+        **placed,
+    )

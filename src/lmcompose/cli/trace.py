@@ -9,7 +9,7 @@ import typer
 from lmcompose.cli.generate import Dtype
 from lmcompose.cli.options import parse_parameters
 from lmcompose.cli.output import show, show_json
-from lmcompose.cli.saved_model import MemberOption, ModelArgument, load_composition
+from lmcompose.cli.saved_model import MemberOption, ModelArgument, PickleOption, TrustOption, load_composition
 from lmcompose.errors import ConfigurationError
 
 
@@ -55,6 +55,8 @@ def trace(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
     ] = None,
+    trust_remote_code: TrustOption = False,
+    no_safetensors: PickleOption = False,
 ) -> None:
     """Show for each token what the members and the composition thought of it, and how far the composition moved it.
 
@@ -72,7 +74,9 @@ def trace(
     if continuation == "":
         raise ConfigurationError("--continuation is empty. Give a text to follow, or leave it out to generate one.")
     parameters = parse_parameters(alpha, parameter)
-    composition = load_composition(model, member, dtype.value if dtype else None, device)
+    composition = load_composition(
+        model, member, dtype.value if dtype else None, device, trust_remote_code, no_safetensors
+    )
     if composition.tokenizer is None:
         raise ConfigurationError(
             f"'{model}' was saved without a tokenizer. Save it again from a composition whose first member has one: "

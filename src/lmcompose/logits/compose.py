@@ -8,13 +8,14 @@ import torch
 
 from lmcompose.alignment.vocab_maps import MIN_COVERAGE, VocabularyMap
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.loading import Source, plan_member, unharmed
+from lmcompose.loading import Source, check_roles, for_role, plan_member, unharmed
 from lmcompose.logits.arithmetic import Plausibility
 from lmcompose.logits.config import LogitConfig, plausibility_fields
 from lmcompose.logits.formula import Formula
 from lmcompose.logits.members import Tokenizers, load_roles, map_vocabularies, tokenizers_of
 from lmcompose.logits.model import LogitForCausalLM
 from lmcompose.logits.presets import PRESETS, Preset, preset_named
+from lmcompose.quantization import Quantization
 from lmcompose.reference import MemberReference, describe_members
 
 
@@ -33,6 +34,8 @@ def plan_logits(
     share_passes: bool = True,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Any = None,
+    use_safetensors: bool | None = True,
 ) -> LogitConfig:
     """The configuration of a logit composition, checked, from the members' own configurations: no weight is read.
 
@@ -56,8 +59,16 @@ def plan_logits(
         share_passes=share_passes,
     )
     config.check()
+    check_roles("quantization", quantization, members)
     references: dict[str, MemberReference] = {
-        role: plan_member(source, role, (revisions or {}).get(role), trust_remote_code)
+        role: plan_member(
+            source,
+            role,
+            (revisions or {}).get(role),
+            trust_remote_code,
+            for_role(quantization, role, members),
+            use_safetensors,
+        )
         for role, source in members.items()
     }
     config.members = describe_members(references)
@@ -81,6 +92,8 @@ def combine(
     device_map: Any = None,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    quantization: Quantization | Mapping[str, Quantization] | None = None,
+    use_safetensors: bool | None = True,
 ) -> LogitForCausalLM:
     """Make one model whose scores are a weighted sum of its members' scores, at every token.
 
@@ -100,7 +113,8 @@ def combine(
         min_coverage: the least share of the leader's tokens that each member must have.
         drafter: the role that drafts in speculative decoding. One that is not in the formula does nothing else.
         share_passes: run roles that share one model's weights as one batch.
-        dtype, device_map, revisions, trust_remote_code: as in `lmcompose.compose`; the first two may be dicts by role.
+        dtype, device_map, quantization: as in `lmcompose.compose`, for all members or by role.
+        revisions, trust_remote_code, use_safetensors: as in `lmcompose.compose`.
 
     Raises:
         ConfigurationError: a formula or an option that cannot be.
@@ -127,6 +141,8 @@ def combine(
         share_passes=share_passes,
         revisions=revisions,
         trust_remote_code=trust_remote_code,
+        quantization=quantization,
+        use_safetensors=use_safetensors,
     )
     references = config.references()
     members = {role: members[role] for role in references}
@@ -139,6 +155,7 @@ def combine(
         dtypes=dtype if isinstance(dtype, Mapping) else dict.fromkeys(members, dtype),
         device_map=device_map,
         trust_remote_code=trust_remote_code,
+        use_safetensors=use_safetensors,
     )
 
 
@@ -151,6 +168,7 @@ def build(
     dtypes: Mapping[str, Any],
     device_map: Any = None,
     trust_remote_code: bool = False,
+    use_safetensors: bool | None = True,
 ) -> LogitForCausalLM:
     """Load the members that a checked configuration plans for, and compose them.
 
@@ -164,6 +182,7 @@ def build(
         dtypes=dtypes,
         device_map=device_map,
         trust_remote_code=trust_remote_code,
+        use_safetensors=use_safetensors,
     )
     with unharmed(loaded):
         config.members = describe_members({role: member.reference for role, member in loaded.items()})

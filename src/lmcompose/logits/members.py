@@ -4,6 +4,7 @@ Each model is read once, however many roles it has. This file knows no formula.
 """
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lmcompose.adapters import adapter_folder, with_adapters
 from lmcompose.alignment.vocab_maps import VocabularyMap, map_vocabulary
 from lmcompose.errors import MemberError
-from lmcompose.loading import Member, Source, for_role, load_member, unharmed, unwrapped
+from lmcompose.loading import Member, Source, check_device_map, for_role, load_member, unharmed, unwrapped
 from lmcompose.logits.shared import check_switchable
 from lmcompose.places import first_line, tokenizer_of
 from lmcompose.reference import BARE, MemberReference, fingerprint
@@ -40,7 +41,7 @@ def played_by(source: Source, reference: MemberReference) -> Played:
     """What `source` means where other roles may have the same model.
 
     A live PEFT model means its adapter, and the model inside of it means the bare model. Two names mean one model where
-    they are of the same folder, or of the same commit on the hub.
+    they are of the same folder, or of the same commit on the hub, and quantised alike.
     """
     live: Any = source[0] if isinstance(source, tuple) else source
     if hasattr(live, "get_base_model"):
@@ -49,7 +50,8 @@ def played_by(source: Source, reference: MemberReference) -> Played:
         return Played(id(live), source)
     place = Path(reference.name_or_path)
     same = str(place.resolve()) if place.exists() else reference.name_or_path
-    return Played((same, reference.revision), reference.name_or_path)
+    packed = json.dumps(reference.quantization, sort_keys=True)
+    return Played((same, reference.revision, packed), reference.name_or_path)
 
 
 def load_roles(
@@ -60,6 +62,7 @@ def load_roles(
     dtypes: Mapping[str, Any],
     device_map: Any = None,
     trust_remote_code: bool = False,
+    use_safetensors: bool | None = True,
     **options: Any,
 ) -> tuple[dict[str, Member], dict[str, str]]:
     """Load every model once, and freeze it.
@@ -78,6 +81,7 @@ def load_roles(
     Raises:
         MemberError: see `load_member`; or members cannot share a model as they should.
     """
+    check_device_map(device_map, sources)
     played = {role: played_by(source, references[role]) for role, source in sources.items()}
     members: dict[str, Member] = {}
     adapters: dict[str, str] = {}
@@ -95,11 +99,14 @@ def load_roles(
                 planned=dataclasses.replace(reference, adapter=None, adapter_revision=None) if shared else reference,
                 device_map=for_role(device_map, role, sources),
                 trust_remote_code=trust_remote_code,
+                use_safetensors=use_safetensors,
                 **options,
             )
             if shared:
                 adapters |= _adapters_of(
-                    members[role].model, {other: (played[other], references[other]) for other in sharing}
+                    members[role].model,
+                    {other: (played[other], references[other]) for other in sharing},
+                    use_safetensors,
                 )
     return {
         role: _described(member, references[role], tokenizers[role], adapters.get(role))
@@ -107,7 +114,9 @@ def load_roles(
     }, adapters
 
 
-def _adapters_of(model: PreTrainedModel, sharing: Mapping[str, tuple[Played, MemberReference]]) -> dict[str, str]:
+def _adapters_of(
+    model: PreTrainedModel, sharing: Mapping[str, tuple[Played, MemberReference]], use_safetensors: bool | None
+) -> dict[str, str]:
     """Which adapter each role runs with, of those that share `model`; named ones are put into it.
 
     Empty where all of them run the model as it is.
@@ -122,18 +131,18 @@ def _adapters_of(model: PreTrainedModel, sharing: Mapping[str, tuple[Played, Mem
             f"The model of the {several[0]} has several adapters in use at once, {list(active[several[0]])}, and other "
             "members share its weights. Make one of them first (PEFT's add_weighted_adapter), and set_adapter(...)."
         )
-    _put_adapters(model, named)
+    _put_adapters(model, named, use_safetensors)
     check_switchable(model, next(iter(sharing.values()))[1].name_or_path)
     return {role: _adapter_name(role) if role in named else next(iter(active[role]), BARE) for role in sharing}
 
 
-def _put_adapters(model: PreTrainedModel, named: Mapping[str, MemberReference]) -> None:
+def _put_adapters(model: PreTrainedModel, named: Mapping[str, MemberReference], use_safetensors: bool | None) -> None:
     """Put the adapters that are named by folder or hub id into `model`, each under a name of its role."""
     if not named:
         return
     try:
         folders = {
-            _adapter_name(role): adapter_folder(str(reference.adapter), reference.adapter_revision)
+            _adapter_name(role): adapter_folder(str(reference.adapter), reference.adapter_revision, use_safetensors)
             for role, reference in named.items()
         }
         with_adapters(model, folders)

@@ -245,7 +245,8 @@ class LogitForCausalLM(LogitGenerationMixin, MemberPassesMixin, ComposedModel):
     ) -> tuple[dict[str, Member], dict[str, Any]]:
         assert isinstance(config, LogitConfig)
         trust, dtype = options.pop("trust_remote_code", False), options.pop("dtype", None)
-        sources, plans = member_sources(config, saved, replaced, trust)
+        quantization, safe = options.pop("quantization", None), options.get("use_safetensors", True)
+        sources, plans = member_sources(config, saved, replaced, trust, quantization, safe)
         references = config.references()
         tokenizers = tokenizers_of(sources, plans, trust)
         vocabularies = map_vocabularies(tokenizers, plans, config.min_coverage)

@@ -25,7 +25,7 @@ from lmcompose.memory import BYTES, as_size, memory
 from lmcompose.places import read_model_config, read_tokenizer, tokenizer_of
 from lmcompose.recipe import read_recipe
 from lmcompose.reference import MemberReference
-from lmcompose.saved import saved_place
+from lmcompose.saved import kind_of, saved_place
 from lmcompose.sizes import Size, adapter_parameters_of, size_of, stored_dtype
 
 DIFFERENCES = 3
@@ -79,6 +79,7 @@ class LogitPlan:
     dtypes: Mapping[str, Any]
     device_map: Any
     trust_remote_code: bool
+    use_safetensors: bool | None
     recipe: dict[str, Any] | None
     device: str
     available_bytes: int
@@ -108,7 +109,8 @@ class LogitPlan:
         if self.verdict == "impossible" and self.device_map is None:
             raise ConfigurationError(
                 f"The members' weights take {as_size(self.weight_bytes)}, and the {self.device} has "
-                f"{as_size(self.total_bytes)} in all. Use smaller members, dtype: bfloat16, or a device_map."
+                f"{as_size(self.total_bytes)} in all. Use smaller members, dtype: bfloat16, quantization: 4bit, or a "
+                "device_map."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,6 +143,7 @@ class LogitPlan:
             dtypes=self.dtypes,
             device_map=self.device_map,
             trust_remote_code=self.trust_remote_code,
+            use_safetensors=self.use_safetensors,
         )
 
 
@@ -171,6 +174,7 @@ def plan(
     dtypes: Mapping[str, Any] | None = None,
     device_map: Any = None,
     trust_remote_code: bool = False,
+    use_safetensors: bool | None = True,
     recipe: dict[str, Any] | None = None,
     **options: Any,
 ) -> LogitPlan:
@@ -185,7 +189,9 @@ def plan(
         ConfigurationError: a formula or an option that cannot be.
         MemberError: there is no such member, it is no decoder-only model, or it reads other tokens.
     """
-    config = plan_logits(formula, members, trust_remote_code=trust_remote_code, **options)
+    config = plan_logits(
+        formula, members, trust_remote_code=trust_remote_code, use_safetensors=use_safetensors, **options
+    )
     references, wanted = config.references(), dict(dtypes or {})
     sources = {role: members[role] for role in references}
     tokenizers = tokenizers_of(sources, references, trust_remote_code)
@@ -209,6 +215,7 @@ def plan(
         dtypes=wanted,
         device_map=device_map,
         trust_remote_code=trust_remote_code,
+        use_safetensors=use_safetensors,
         recipe=recipe,
         device="GPU" if torch.cuda.is_available() else "CPU",
         available_bytes=available,
@@ -227,7 +234,7 @@ def _member(reference: MemberReference, dtype: str | None, owner: str, role: str
     return MemberPlan(
         reference=reference,
         dtype=dtype or stored_dtype(config),
-        size=size_of(config, reference.name_or_path, dtype, trust),
+        size=size_of(config, reference.name_or_path, dtype, trust, reference.quantization),
         adapter_parameters=adapter_parameters_of(reference),
         shares_with=owner if owner != role else None,
     )
@@ -280,4 +287,5 @@ def formula_fields(config: LogitConfig) -> dict[str, Any]:
 
 def described(reference: MemberReference) -> dict[str, Any]:
     """A member's reference as plain values, without the fingerprint."""
-    return {name: value for name, value in reference.to_dict().items() if name != "fingerprint"}
+    plain = {name: value for name, value in reference.to_dict().items() if name != "fingerprint"}
+    return {"kind": kind_of(reference), **plain}

@@ -16,17 +16,19 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from lmcompose.adapters import adapter_source
 from lmcompose.alignment.vocab_maps import MIN_COVERAGE
 from lmcompose.errors import ConfigurationError, RecipeError, nearest
-from lmcompose.loading import Source
+from lmcompose.loading import Source, check_device_map, check_roles, for_role
 from lmcompose.logits.arithmetic import Plausibility, check_choice
 from lmcompose.logits.config import LogitConfig
 from lmcompose.logits.formula import check_not_cancelled, parse
 from lmcompose.logits.presets import PRESETS, Preset, preset_named
 from lmcompose.logits.steps import check_value
 from lmcompose.places import located
+from lmcompose.quantization import NONE
 from lmcompose.recipe import Strict, problem_at
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceMap = str | dict[str, Any]
+Bits = Literal["4bit", "8bit", "none"]
 
 
 def _as_value(value: Any) -> Any:
@@ -56,6 +58,7 @@ class MemberEntry(Strict):
     revision: str | None = Field(None, description="The revision on the hub, of the adapter where there is one.")
     dtype: Dtype | None = Field(None, description="Of this member's weights.")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Its scores are divided by this.")
+    quantization: Bits | None = Field(None, description="Of this member's weights.")
     device_map: DeviceMap | None = Field(None, description="Where this member goes: cpu, cuda:1, auto, ...")
 
     @model_validator(mode="after")
@@ -114,8 +117,16 @@ class LogitRecipe(Strict):
     drafter: str | None = Field(None, description="The member that drafts in speculative decoding.")
     share_passes: bool = Field(True, description="Run members that share one model's weights as one batch.")
     dtype: Dtype = Field("auto", description="Of the members' weights.")
-    device_map: DeviceMap | None = Field(None, description="Of the members that have none of their own.")
+    device_map: DeviceMap | None = Field(
+        None, description="Of the members that have none of their own; or role: device."
+    )
+    quantization: Bits | dict[str, Bits] = Field(
+        "none",
+        description="Of the members' weights as they are read, 4bit or 8bit (takes bitsandbytes); or role: one of the "
+        "two.",
+    )
     trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
+    use_safetensors: bool = Field(True, description="false reads weights that are pickles too, which can run code.")
     output: str = Field(description="The folder that the composition is saved in.")
 
     # ---- what can be seen in the recipe alone -----------------------------------------------------------------
@@ -131,6 +142,10 @@ class LogitRecipe(Strict):
         text = preset.formula if preset is not None else str(self.formula)
         values = {**(preset.parameters if preset is not None else {}), **self._given()}
         self._check_roles(preset)
+        with _told_at("quantization"):
+            check_roles("quantization", self.quantization, self.members)
+        with _told_at("device_map"):
+            check_device_map(self.device_map, self.members)
         self._check_values()
         self._check_formula(text, values, "formula" if preset is None else "preset")
         roles = list(self.members)
@@ -228,7 +243,17 @@ class LogitRecipe(Strict):
             "share_passes": self.share_passes,
             "revisions": {role: entry.revision for role, entry in self.members.items() if entry.revision is not None},
             "trust_remote_code": self.trust_remote_code,
+            "quantization": self.quantizations(),
+            "use_safetensors": self.use_safetensors,
         }
+
+    def quantizations(self) -> dict[str, str] | None:
+        """role -> quantization, of those that have one; None where there is none."""
+        wanted = {
+            role: entry.quantization or for_role(self.quantization, role, self.members)
+            for role, entry in self.members.items()
+        }
+        return {role: word for role, word in wanted.items() if word not in (None, NONE)} or None
 
     def dtypes(self) -> dict[str, str | None]:
         """role -> dtype of its weights; None where they stay as they are."""
@@ -237,7 +262,10 @@ class LogitRecipe(Strict):
 
     def device_maps(self) -> dict[str, DeviceMap] | None:
         """role -> device map; None where nothing is said of any."""
-        maps = {role: entry.device_map or self.device_map for role, entry in self.members.items()}
+        maps = {
+            role: entry.device_map or for_role(self.device_map, role, self.members)
+            for role, entry in self.members.items()
+        }
         return {role: place for role, place in maps.items() if place is not None} or None
 
 

@@ -16,6 +16,7 @@ from lmcompose.calm.config import ANCHOR, CalmConfig
 from lmcompose.calm.extend import extend, plan_extension
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import DataError, SavedFolderError
+from lmcompose.loading import check_device_map
 from lmcompose.places import located, read_tokenizer
 from lmcompose.saved import WEIGHTS_NAME, saved_place
 from lmcompose.training.recipe import TrainingRecipe
@@ -49,8 +50,11 @@ class RecipeModels:
     def plan(self) -> CalmConfig:
         """The configuration of the composition; no weight is read. Raises what `plan_composition` raises."""
         if self.extends is not None:
-            return plan_extension(self.extends, **self._added())
-        return plan_composition(**self._composed())
+            config = plan_extension(self.extends, **self._added())
+        else:
+            config = plan_composition(**self._composed())
+        check_device_map(self.recipe.device_map, config.references())
+        return config
 
     def compose(self) -> CalmForCausalLM:
         """The composition as it is before training."""
@@ -60,6 +64,7 @@ class RecipeModels:
             "bridge_dtype": getattr(torch, recipe.bridge_dtype),
             "seed": recipe.seed,
             "alignment": recipe.alignment,
+            "device_map": recipe.device_map,
         }
         if self.extends is not None:
             return extend(self.extends, **self._added(), **options, trainable=recipe.trainable or "new")
@@ -107,6 +112,8 @@ class RecipeModels:
             "every": recipe.every,
             "revisions": recipe.revisions,
             "trust_remote_code": recipe.trust_remote_code,
+            "quantization": recipe.quantizations(),
+            "use_safetensors": recipe.use_safetensors,
         }
 
     def _composed(self) -> dict[str, Any]:

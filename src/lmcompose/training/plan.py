@@ -19,6 +19,7 @@ from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
 from lmcompose.memory import BYTES, as_count, as_size, memory
 from lmcompose.places import read_model_config
+from lmcompose.quantization import in_words
 from lmcompose.reference import MemberReference
 from lmcompose.saved import ComposedConfig
 from lmcompose.sizes import adapter_parameters_of, size_of, stored_dtype
@@ -37,6 +38,8 @@ class MemberPlan:
     width: int
     vocabulary: int
     dtype: str
+    quantization: str | None
+    """Of the matrices inside the layers, in words; None where they are plain."""
     parameters: int
     """All that is loaded: with its adapter, or with the members of a composition."""
     weight_bytes: int
@@ -92,7 +95,8 @@ class TrainingPlan:
         lines = ["Loaded and kept frozen:"]
         lines += [
             f"  {member.role:<12} {shown(member.source)}  {member.model_type}, {member.layers} layers of width "
-            f"{member.width}, {as_count(member.parameters)} parameters in {member.dtype} "
+            f"{member.width}, {as_count(member.parameters)} parameters in "
+            f"{f'{member.quantization} and ' if member.quantization else ''}{member.dtype} "
             f"({as_size(member.weight_bytes)})"
             for member in self.members
         ]
@@ -114,7 +118,7 @@ class TrainingPlan:
         if self.verdict == "tight":
             lines.append(
                 "  This may run out of memory. Smaller: training.gradient_accumulation up, training.max_length down, "
-                "gradient_checkpointing: true, dtype: bfloat16."
+                "gradient_checkpointing: true, dtype: bfloat16, quantization: 4bit."
             )
         if self.disk_bytes > self.disk_free_bytes:
             lines.append("  This may run out of disk. Lower training.keep_checkpoints or choose another output.")
@@ -195,7 +199,8 @@ def refuse_impossible(plan: TrainingPlan) -> None:
     if plan.verdict == "impossible":
         raise ConfigurationError(
             f"This run needs {as_size(plan.certain_bytes)} before its first step, and the {plan.device} has "
-            f"{as_size(plan.total_bytes)} in all. Use smaller models, or dtype: bfloat16; --force tries it anyway."
+            f"{as_size(plan.total_bytes)} in all. Use smaller models, dtype: bfloat16 or "
+            "quantization: 4bit; --force tries it anyway."
         )
 
 
@@ -233,7 +238,7 @@ def _member(
 ) -> MemberPlan:
     text, trust = text_config(config), recipe.trust_remote_code
     dtype = saved_dtype or (None if recipe.dtype == "auto" else recipe.dtype)
-    size = size_of(config, reference.name_or_path, dtype, trust)
+    size = size_of(config, reference.name_or_path, dtype, trust, reference.quantization)
     added = adapter_parameters_of(reference)
     composed = isinstance(config, ComposedConfig)  # which looks after the positions of its own members
     return MemberPlan(
@@ -244,6 +249,7 @@ def _member(
         width=text.hidden_size,
         vocabulary=text.vocab_size,
         dtype=dtype or stored_dtype(config),
+        quantization=in_words(reference.quantization) if reference.quantization else None,
         parameters=size.parameters + added,
         weight_bytes=size.weight_bytes + added * BYTES["float32"],  # PEFT keeps adapters in float32
         positions=None if composed else position_limit(meta_model(config, trust)),

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from lmcompose.errors import nearest
+from lmcompose.quantization import NONE
 from lmcompose.recipe import Strict, problem_at
 
 Kind = Literal["text", "prompt_completion", "chat"]
 Layers = tuple[int, int]
+Bits = Literal["4bit", "8bit", "none"]
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -181,7 +183,16 @@ class TrainingRecipe(Strict):
     )
     bridge_dtype: Literal["float32", "bfloat16"] = Field("float32", description="Of the composition parameters.")
     revisions: dict[str, str] = Field(default_factory=dict, description="Hub revisions: anchor or an augmenting name.")
+    quantization: Bits | dict[str, Bits] = Field(
+        "none",
+        description="Of the frozen members as they are read, 4bit or 8bit (takes bitsandbytes); or anchor or an "
+        "augmenting name: one of the two. With extends, of those that are added.",
+    )
+    device_map: str | dict[str, Any] | None = Field(
+        None, description="Where the members go: cpu, cuda:1, ...; or anchor or an augmenting name: one of these."
+    )
     trust_remote_code: bool = Field(False, description="Run code that comes with a model. Read that code first.")
+    use_safetensors: bool = Field(True, description="false reads weights that are pickles too, which can run code.")
     data: list[DataSource] = Field(min_length=1, description="Composition data.")
     validation: Validation | None = None
     training: Optimization
@@ -202,6 +213,9 @@ class TrainingRecipe(Strict):
         for name in self.revisions:
             if name not in members:
                 raise problem_at(f"there is no member '{name}' to pin." + nearest(name, members), "revisions", name)
+        for name in self.quantization if isinstance(self.quantization, dict) else ():
+            if name not in members:
+                raise problem_at(f"there is no member '{name}' to load." + nearest(name, members), "quantization", name)
         return self
 
     def _one_beginning(self) -> None:
@@ -221,6 +235,13 @@ class TrainingRecipe(Strict):
         for key in ("num_heads", "projection", "bridge_initializer_range"):
             if key in self.model_fields_set:
                 raise problem_at(f"leave out '{key}': new bridges are built like those of 'extends'", key)
+
+    def quantizations(self) -> dict[str, str] | None:
+        """role -> quantization, of those that have one; None where there is none."""
+        roles = [*(["anchor"] if self.anchor is not None else []), *self.augmenting_sources()]
+        asked = self.quantization
+        wanted = asked if isinstance(asked, dict) else dict.fromkeys(roles, asked)
+        return {role: word for role, word in wanted.items() if word != NONE} or None
 
     def augmenting_sources(self) -> dict[str, str]:
         """Name -> source of every augmenting model; a single one is called "augmenting"."""
