@@ -66,6 +66,9 @@ class CompositionProfile:
     decay: float = 0.75
 
 
+UNFROZEN_RATE = 1e-3
+"""The learning rate of AdamW for layers of a member that are trained on: what they know already must not be lost."""
+
 Part = dict[str, Any]
 """`input_ids` [rows, length] and `prompt`, the length of the prompt, for expressions of one kind and length."""
 
@@ -129,19 +132,38 @@ def compose_members(
     augmenting: GPT2LMHeadModel,
     profile: CompositionProfile,
     seed: int,
-    projection: str = "linear",
+    **options: Any,
 ) -> CalmForCausalLM:
-    """The untrained composition of two members, with the tokenizer that they share."""
+    """The untrained composition of two members, with the tokenizer that they share.
+
+    Args:
+        options: of `compose`, before what the profile says.
+    """
     tokenizer = task.tokenizer()
-    return compose(
-        anchor=(anchor, tokenizer),
-        augmenting=(augmenting, tokenizer),
-        connections=list(profile.connections),
-        num_heads=profile.num_heads,
-        bridge_initializer_range=profile.initializer_range,
-        projection=projection,
-        seed=seed,
-    )
+    settings = {
+        "connections": list(profile.connections),
+        "num_heads": profile.num_heads,
+        "bridge_initializer_range": profile.initializer_range,
+        "seed": seed,
+    }
+    return compose(anchor=(anchor, tokenizer), augmenting=(augmenting, tokenizer), **{**settings, **options})
+
+
+class Together(torch.optim.Optimizer):
+    """Two optimizers as one, each for the parameters that it was given."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self.optimizers = optimizers
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+
+    def step(self, closure: Any = None) -> None:
+        """One step of each, at the learning rates that stand in the groups of this one."""
+        start = 0
+        for optimizer in self.optimizers:
+            end = start + len(optimizer.param_groups)
+            optimizer.param_groups = self.param_groups[start:end]  # which a schedule, or a trainer, has replaced
+            optimizer.step()
+            start = end
 
 
 def train_composition(
@@ -152,7 +174,7 @@ def train_composition(
     report: Report | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[float, list[dict[str, float]]]:
-    """Train the composition parameters of `model`.
+    """Train all of `model` that wants a gradient: the composition parameters, and what of the members is not frozen.
 
     Returns:
         The seconds it took, and the loss curve.
@@ -160,10 +182,13 @@ def train_composition(
     started = time.perf_counter()
     asked: list[torch.nn.Parameter] = []
     written: list[torch.nn.Parameter] = []
-    for name, parameter in model.composition_parameters():
-        (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
-    # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
-    optimizer = torch.optim.Muon(
+    unfrozen: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            mine = unfrozen if not name.startswith("bridges.") else asked if _asks(name) else written
+            mine.append(parameter)
+    # Every parameter of a bridge is a matrix, so Muon can have them all; AdamW takes several times as many steps.
+    optimizer: torch.optim.Optimizer = torch.optim.Muon(
         [
             {"params": asked, "lr": profile.learning_rate, "weight_decay": profile.weight_decay},
             {
@@ -174,6 +199,8 @@ def train_composition(
         ],
         adjust_lr_fn="match_rms_adamw",
     )
+    if unfrozen:
+        optimizer = Together(optimizer, torch.optim.AdamW(unfrozen, lr=UNFROZEN_RATE, weight_decay=0.0))
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)
     )
@@ -203,3 +230,8 @@ def train_composition(
     model.eval()
     curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
     return time.perf_counter() - started, curve
+
+
+def _asks(name: str) -> bool:
+    """Whether a parameter of a bridge is W_Q or W_K, or a part of one."""
+    return "q_proj" in name or "k_proj" in name
