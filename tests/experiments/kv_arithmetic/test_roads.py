@@ -22,7 +22,7 @@ from lmcompose.experiments.kv_arithmetic.composition import (
     train_composition,
 )
 from lmcompose.experiments.kv_arithmetic.evaluate import exact_match, right_answers
-from lmcompose.experiments.kv_arithmetic.members import build_anchor, build_augmenting, with_full_vocabulary
+from lmcompose.experiments.kv_arithmetic.members import build_anchor, build_augmenting, schedule, with_full_vocabulary
 from lmcompose.experiments.kv_arithmetic.profiles import PROFILES
 from lmcompose.experiments.kv_arithmetic.roads import DEFAULT, ROADS, Road, figures, write_report
 from lmcompose.experiments.kv_arithmetic.run import _load_member, ready_members
@@ -150,17 +150,19 @@ def test_right_answers_add_up_to_the_exact_match() -> None:
     assert sum(right) > 30
 
 
-def test_what_is_trained_beside_the_bridges_has_a_rate_of_its_own() -> None:
-    """A composition can have other parameters than bridges, such as those of layers that are not frozen."""
+def test_gates_and_what_is_trained_beside_the_bridges_have_rates_of_their_own() -> None:
+    """AdamW's steps have the size of the rate, which rises from zero; layers that are not frozen have a smaller one."""
     anchor = with_full_vocabulary(build_anchor(TASK, MEMBER, 0), TASK)
     augmenting = with_full_vocabulary(build_augmenting(TASK, MEMBER, 1), TASK)
-    model = compose_members(TASK, anchor, augmenting, TINY.composition, 0)
+    model = compose_members(TASK, anchor, augmenting, TINY.composition, 0, gate=True)
     vector = model.other = torch.nn.Parameter(torch.zeros(MEMBER.width))  # added to what the anchor's last norm reads
     anchor.transformer.ln_f.register_forward_pre_hook(lambda module, args: (args[0] + vector,))
     bridges = {name: value.clone() for name, value in model.composition_parameters() if name != "other"}
     train_composition(model, TASK, TINY.composition, 0)
     largest = vector.abs().max().item()
     assert 0.1 * UNFROZEN_RATE < largest < 1.01 * UNFROZEN_RATE * TINY.composition.steps
+    rates = [TINY.composition.learning_rate * schedule(step, 6, 0.75, warmup=20) for step in range(6)]
+    assert all(0.5 * rates[0] < bridge.gate.abs().item() < 1.01 * sum(rates) for bridge in model.bridges.values())
     assert all(not torch.equal(value, bridges[n]) for n, value in model.composition_parameters() if n in bridges)
 
 

@@ -156,7 +156,7 @@ class Together(torch.optim.Optimizer):
         self.optimizers = optimizers
         super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of each, at the learning rates that stand in the groups of this one."""
         start = 0
         for optimizer in self.optimizers:
@@ -174,7 +174,7 @@ def train_composition(
     report: Report | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[float, list[dict[str, float]]]:
-    """Train all of `model` that wants a gradient: the composition parameters, and what of the members is not frozen.
+    """Train all of `model` that wants a gradient: its bridges, and layers of the members that are not frozen.
 
     Returns:
         The seconds it took, and the loss curve.
@@ -182,12 +182,19 @@ def train_composition(
     started = time.perf_counter()
     asked: list[torch.nn.Parameter] = []
     written: list[torch.nn.Parameter] = []
+    gates: list[torch.nn.Parameter] = []
     unfrozen: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            mine = unfrozen if not name.startswith("bridges.") else asked if _asks(name) else written
-            mine.append(parameter)
-    # Every parameter of a bridge is a matrix, so Muon can have them all; AdamW takes several times as many steps.
+        if not parameter.requires_grad:
+            continue
+        if not name.startswith("bridges."):
+            unfrozen.append(parameter)
+        elif name.endswith(".gate"):
+            gates.append(parameter)
+        else:
+            (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
+    # Muon takes matrices, and for those of a bridge AdamW takes several times as many steps. A gate is one number,
+    # which must be open before anything else has a gradient to speak of: AdamW's steps are five times Muon's.
     optimizer: torch.optim.Optimizer = torch.optim.Muon(
         [
             {"params": asked, "lr": profile.learning_rate, "weight_decay": profile.weight_decay},
@@ -199,8 +206,9 @@ def train_composition(
         ],
         adjust_lr_fn="match_rms_adamw",
     )
-    if unfrozen:
-        optimizer = Together(optimizer, torch.optim.AdamW(unfrozen, lr=UNFROZEN_RATE, weight_decay=0.0))
+    beside = ((gates, profile.learning_rate), (unfrozen, UNFROZEN_RATE))
+    if groups := [{"params": parameters, "lr": rate} for parameters, rate in beside if parameters]:
+        optimizer = Together(optimizer, torch.optim.AdamW(groups, weight_decay=0.0))
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)
     )
@@ -230,8 +238,3 @@ def train_composition(
     model.eval()
     curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
     return time.perf_counter() - started, curve
-
-
-def _asks(name: str) -> bool:
-    """Whether a parameter of a bridge is W_Q or W_K, or a part of one."""
-    return "q_proj" in name or "k_proj" in name
