@@ -54,7 +54,7 @@ def accuracy_grid(result: Result) -> Grid:
         rows,
         notes=[
             "Brackets: 95 % Wilson intervals of the answers of all seeds together.",
-            f"trained: parameters; time: of training, mean over seeds {', '.join(map(str, result['seeds']))}.",
+            f"trained: parameters; time: of training, mean over {_seeds(result)}.",
         ],
         strong=[0],
     )
@@ -88,13 +88,18 @@ def seeds_grid(result: Result) -> Grid:
         "Minus the default on KV-MATH by seed, percentage points",
         ["road", "mean over seeds", "by seed"],
         rows,
-        notes=[f"Brackets: 95 % paired t-intervals over seeds {', '.join(map(str, result['seeds']))}."],
+        notes=[f"Brackets: 95 % paired t-intervals over {_seeds(result)}."] if len(result["seeds"]) > 1 else [],
     )
 
 
 def road_title(result: Result, road: str) -> str:
     """The name of a road in tables."""
     return str(result["recipe"]["roads"][road]["title"])
+
+
+def _seeds(result: Result) -> str:
+    seeds = result["seeds"]
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _points(mean: float, ends: list[float] | None) -> str:

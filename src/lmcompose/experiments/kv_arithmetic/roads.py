@@ -65,6 +65,7 @@ ROADS = {
     "heads_1": Road("N_H = 1", {"num_heads": 1}),
     "reverse": Road("reverse direction", swapped=True),
     "reverse_late": Road("reverse, last layer", {"connections": [(2, 2)]}, swapped=True),
+    "reverse_norm": Road("reverse, last, norm", {"connections": [(2, 2)], "norm": True}, swapped=True),
 }
 """The default first. One more line is one more road."""
 
