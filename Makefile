@@ -72,7 +72,7 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv stories real-pairs proxy-stories proxy-translation
+.PHONY: demo demo-from-nothing ready-members reproduce-kv roads stories real-pairs proxy-stories proxy-translation
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -88,6 +88,9 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	$(LMCOMPOSE) demo --profile paper $(SEEDS:%=--seed %)
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
+
+roads: $(READY)  ## each road that the CALM paper left open beside the paper's own, three seeds (50 minutes of one quiet core; ROADS="gate norm" picks some)
+	OMP_NUM_THREADS=1 $(PYTHON) -m lmcompose.experiments.kv_arithmetic.roads $(if $(ROADS),--roads $(ROADS)) --page docs/roads.md
 
 stories: $(READY)  ## stories260K as a member on real text, against random members of its shape (6 minutes)
 	$(PYTHON) -m lmcompose.experiments.stories $(if $(STORIES),--stories "$(STORIES)")

@@ -46,6 +46,8 @@ def test_version_1_says_what_it_is(folder: Path) -> None:
     assert list(model.members) == ["anchor", "zeta", "alpha"], "in the order in which they were composed"
     assert model.config.pairs("zeta") == [(0, 1), (2, 2)]
     assert (model.config.num_heads, model.config.projection) == (2, "mlp")
+    assert not {"gate", "norm", "rank"} & config.keys()
+    assert (model.config.gate, model.config.norm, model.config.rank) == (False, False, None), "options that came later"
     assert len(AutoTokenizer.from_pretrained(folder / "composition")) == 97
 
 

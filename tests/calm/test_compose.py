@@ -100,6 +100,9 @@ def test_heads_and_names_that_cannot_be() -> None:
         lmcompose.compose(anchor, augmenting, num_heads=5)
     with pytest.raises(ConfigurationError, match="Did you mean 'linear'"):
         lmcompose.compose(anchor, augmenting, projection="linar")
+    for rank in (0, 33):
+        with pytest.raises(ConfigurationError, match=r"rank = .* a width of 32\. Choose a rank from 1 to 32"):
+            lmcompose.compose(anchor, augmenting, rank=rank)
     with pytest.raises(ConfigurationError, match="cannot name"):
         lmcompose.compose(anchor, {"a.b": augmenting})
     with pytest.raises(ConfigurationError, match="at least one"):

@@ -111,6 +111,25 @@ def test_a_live_composition_is_extended_and_stays_as_it_is() -> None:
     assert torch.equal(plain_logits(model.detach(), IDS), plain_logits(tiny_model("llama"), IDS))
 
 
+def test_new_bridges_have_the_options_of_the_old_ones() -> None:
+    options = {"gate": True, "norm": True, "rank": 4, "projection": "mlp"}
+    first = compose(tiny_model("llama"), {"law": tiny_model("gpt2", seed=1)}, connections=[(1, 1), (3, 3)], **options)
+    old = randomise(first, std=0.4)
+    expected = plain_logits(old, IDS)
+    model = extend(old, {"medicine": tiny_model("mistral", seed=2, hidden_size=48)}, connections=[(2, 1), (3, 3)])
+    assert torch.equal(plain_logits(model, IDS), expected)
+    assert {option: getattr(model.config, option) for option in options} == options
+    added = _bridges(model, "medicine")
+    assert {key.partition("_3.")[2] for key in added if "_3_3." in key} == {
+        key.partition("_3.")[2] for key in _bridges(old, "law") if "_3_3." in key
+    }
+    assert all(parameter.any() != key.endswith("gate") for key, parameter in added.items())
+    _step(model)
+    assert all(not torch.equal(parameter, added[key]) for key, parameter in _bridges(model, "medicine").items())
+    with pytest.raises(ConfigurationError, match="'narrow': the narrower of the two models has a width of 3"):
+        extend(old, {"narrow": tiny_model("gpt2", seed=3, hidden_size=3, num_attention_heads=1)})
+
+
 def test_a_detached_composition_can_be_extended_too() -> None:
     old = _live()
     expected = plain_logits(old, IDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
-from lmcompose import CalmForCausalLM, combine, extend
+from lmcompose import CalmForCausalLM, combine, compose, extend
 from tests.cli.conftest import Proxy, Run, Saved, one_line
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -31,6 +31,19 @@ def test_text(run: Run, saved: Saved) -> None:
     assert result.exit_code == 0, result.stderr
     for text in ("anchor", "domain", "(1, 2), (3, 3)", "9,728 composition parameters", "linear projection", "format 1"):
         assert text in result.stdout
+
+
+def test_options_beyond_the_paper(run: Run, saved: Saved, tmp_path: Path) -> None:
+    model = compose(saved.anchor, saved.augmenting, connections=[(1, 2)], gate=True, norm=True, rank=4)
+    model.save_pretrained(tmp_path / "saved")
+    report = json.loads(run("inspect", tmp_path / "saved", "--json").stdout)
+    assert (report["gate"], report["norm"], report["rank"], report["projection"]) == (True, True, 4, "linear")
+    assert report["parameters"] == 4 * (24 + 9 * 32) + 1
+    text = " ".join(run("inspect", tmp_path / "saved").stdout.split())
+    assert "linear projection, with gate, norm, rank 4 (beyond the paper)" in text
+    assert "beyond" not in run("inspect", saved.folder).stdout
+    report = json.loads(run("inspect", saved.folder, "--json").stdout)
+    assert (report["gate"], report["norm"], report["rank"]) == (False, False, None)
 
 
 def test_several_augmenting_models_and_what_was_added(run: Run, saved: Saved, tmp_path: Path) -> None:

@@ -22,6 +22,20 @@ def test_json(run: Run, saved: Saved, connections: int | None) -> None:
     assert json.loads(result.stdout) == overhead_report(*configs, n=connections)
 
 
+def test_a_low_rank(run: Run, saved: Saved) -> None:
+    plain, low = (
+        json.loads(run("overhead", saved.augmenting, saved.anchor, "-n", 3, "--json", *options).stdout)
+        for options in ([], ["--rank", 4])
+    )
+    assert low["rows"][:-1] == plain["rows"]
+    assert low["rows"][-1]["composition"] == 3 * 4 * (24 + 9 * 32)
+    assert low["rows"][-1]["anchor"] == plain["rows"][-1]["anchor"]
+    assert "exact, rank 4" in run("overhead", saved.augmenting, saved.anchor, "--rank", 4).stdout
+    refused = run("overhead", saved.augmenting, saved.anchor, "--rank", 25)
+    assert refused.exit_code == 2
+    assert "from 1 to 24" in one_line(refused)
+
+
 def test_the_papers_example(run: Run) -> None:
     assert json.loads(run("overhead", "--example", "--json").stdout) == worked_example()
     text = run("overhead", "--example").stdout

@@ -34,7 +34,8 @@ def plan_of(models: Path, micro_batch: int = 4, training: dict[str, Any] | None 
             **fields,
         }
     )
-    composition = plan_composition(**sources, connections=fields.get("connections"), projection=recipe.projection)
+    options = {key: getattr(recipe, key) for key in ("projection", "gate", "norm", "rank")}
+    composition = plan_composition(**sources, connections=fields.get("connections"), **options)
     return plan_training(recipe, composition, sources, models / "not" / "there", micro_batch)
 
 
@@ -49,6 +50,8 @@ def test_what_takes_more_memory_is_planned_with_more(models: Path) -> None:
     )
     assert 2 * plan_of(models, dtype="bfloat16").weight_bytes == plan.weight_bytes
     assert plan_of(models, projection="mlp").trained_parameters == plan.trained_parameters + 32 * 32
+    assert plan_of(models, gate=True, norm=True).trained_parameters == plan.trained_parameters + 1
+    assert plan_of(models, rank=4).trained_parameters == 4 * (48 + 9 * 32)
 
 
 def test_the_optimizers_state_is_counted_as_it_is_kept(models: Path) -> None:

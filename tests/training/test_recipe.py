@@ -103,6 +103,8 @@ def test_a_recipe_can_add_to_a_saved_composition() -> None:
         ("augmenting:\n  medicine: small", "augmenting: small", r"line 2: 'augmenting': give what is added a name"),
         ("output: out", "num_heads: 4\noutput: out", r"line 8: 'num_heads': .*built like those of 'extends'"),
         ("output: out", "output: out\nprojection: linear", r"line 9: 'projection': leave out"),
+        ("output: out", "output: out\nrank: 4", r"line 9: 'rank': leave out"),
+        ("output: out", "output: out\ngate: true", r"line 9: 'gate': leave out"),
         ("output: out", "output: out\ntrainable: nwe", r"line 9: 'trainable' must be .*Did you mean 'new'"),
         ("output: out", "output: out\nrevisions: {anchor: main}", r"line 9: 'revisions.anchor': there is no member"),
         ("output: out", "output: out\nrevisions:\n  medicin: main", r"line 10: .*Did you mean 'medicine'"),

@@ -69,6 +69,23 @@ def test_the_plan_is_printed_before_and_counts_what_is_built(project: Project) -
     )
 
 
+def test_bridges_of_a_recipe_have_its_options_and_train_with_muon(project: Project) -> None:
+    recipe = project(
+        (
+            "connections:",
+            "gate: true\nnorm: true\nrank: 4\nprojection: mlp\nbridge_initializer_range: 0.2\nconnections:",
+        ),
+        ("learning_rate: 0.01", "learning_rate: 0.1\n  optimizer: muon"),
+    )
+    planned = quiet(recipe, dry_run=True)["plan"]["trained_parameters"]
+    result = quiet(recipe)["results"]
+    assert result["validation_loss"] < result["validation_loss_untrained"] - 0.1
+    model = lmcompose.load(recipe.parent / "out" / "model")
+    assert (model.config.gate, model.config.norm, model.config.rank, model.config.projection) == (True, True, 4, "mlp")
+    assert planned == model.num_composition_parameters() == 2 * (4 * (48 + 11 * 32) + 1)
+    assert all(bridge.gate.abs().item() > 0 for bridge in model.bridges.values())
+
+
 def _models(recipe_path: Path) -> run.RecipeModels:
     return run.RecipeModels.located(run.read_recipe(recipe_path, run.TrainingRecipe), recipe_path.parent)
 

@@ -38,6 +38,9 @@ def plan_composition(
     num_heads: int | None = None,
     every: int = 4,
     projection: str = "linear",
+    gate: bool = False,
+    norm: bool = False,
+    rank: int | None = None,
     bridge_initializer_range: float = 0.02,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
@@ -66,6 +69,9 @@ def plan_composition(
         connections=connections_of(references, connections, every),
         num_heads=num_heads or references[ANCHOR].num_attention_heads,
         projection=projection,
+        gate=gate,
+        norm=norm,
+        rank=rank,
         bridge_initializer_range=bridge_initializer_range,
     )
     config.check()
@@ -80,6 +86,9 @@ def compose(
     num_heads: int | None = None,
     every: int = 4,
     projection: str = "linear",
+    gate: bool = False,
+    norm: bool = False,
+    rank: int | None = None,
     bridge_initializer_range: float = 0.02,
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
@@ -93,7 +102,7 @@ def compose(
 ) -> CalmForCausalLM:
     """Compose an anchor model with one or more augmenting models (CALM, arXiv 2401.02412).
 
-    The result gives the anchor's logits bit for bit until it is trained: W_O starts at zero.
+    The result gives the anchor's logits bit for bit until it is trained: W_O, or the gate, starts at zero.
 
     Args:
         anchor: the large general model, m_B: a hub id, a folder, a GGUF file, a PEFT adapter by its own folder or hub
@@ -103,6 +112,10 @@ def compose(
             augmenting layer, spread evenly over the anchor (see `default_connections`).
         num_heads: N_H of the cross-attention; the anchor's own by default, as in the paper.
         projection: f_proj: "linear" as in the paper, or "mlp" (beyond the paper).
+        gate: beyond the paper: multiply what each connection adds by tanh of a learned number that starts at zero (see
+            `calm.bridge.Bridge`, for the next two as well).
+        norm: beyond the paper: RMS-norm what the bridges read of both models.
+        rank: beyond the paper: make every matrix of the bridges a product of two of this rank.
         dtype: of members that are loaded here, or role -> dtype; by default what their checkpoints have.
         device_map: of members that are loaded here, as transformers has it; or role -> device or device map.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
@@ -132,6 +145,9 @@ def compose(
         num_heads,
         every,
         projection,
+        gate,
+        norm,
+        rank,
         bridge_initializer_range,
         revisions,
         trust_remote_code,

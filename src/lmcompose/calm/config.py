@@ -11,6 +11,8 @@ from lmcompose.saved import ComposedConfig
 
 ANCHOR = "anchor"
 IDS, SPANS = ALIGNMENTS = ("ids", "spans")
+BEYOND = ("gate", "norm", "rank")
+"""Options of the bridges that the paper does not have; each is off where it is not true."""
 
 
 class CalmConfig(ComposedConfig):
@@ -21,7 +23,9 @@ class CalmConfig(ComposedConfig):
         connections: augmenting name -> list of [augmenting layer, anchor layer].
         num_heads: N_H of the cross-attention; the paper takes the anchor's.
         projection: f_proj, "linear" as in the paper, or "mlp" (beyond the paper).
-        bridge_initializer_range: standard deviation of the initial composition parameters but W_O, which is zero.
+        gate, norm, rank: more of `Bridge` that goes beyond the paper; off by default.
+        bridge_initializer_range: standard deviation of the initial composition parameters but W_O, or the gates, which
+            are zero.
         alignment: augmenting name -> one of `ALIGNMENTS`: "ids" where it reads the anchor's tokens, "spans" where it
             reads the same text in tokens of its own. A name that is not there shares the anchor's tokens.
     """
@@ -32,12 +36,23 @@ class CalmConfig(ComposedConfig):
     connections: dict[str, Any] | None = None
     num_heads: int | None = None
     projection: str = "linear"
+    gate: bool = False
+    norm: bool = False
+    rank: int | None = None
     bridge_initializer_range: float = 0.02
     alignment: dict[str, str] | None = None
 
     def has_own_tokens(self, name: str) -> bool:
         """Whether an augmenting model reads the text in tokens of its own."""
         return (self.alignment or {}).get(name) == SPANS
+
+    def bridge_options(self) -> dict[str, Any]:
+        """How the bridges are built, as the arguments of `Bridge` and `bridge_shapes`."""
+        return {"projection": self.projection, **{option: getattr(self, option) for option in BEYOND}}
+
+    def beyond_the_paper(self) -> dict[str, Any]:
+        """Those of `BEYOND` that are on."""
+        return {option: value for option in BEYOND if (value := getattr(self, option))}
 
     def augmenting_names(self) -> list[str]:
         """The names of the augmenting models, in order."""
@@ -51,7 +66,8 @@ class CalmConfig(ComposedConfig):
         """Refuse what cannot be built.
 
         Raises:
-            ConfigurationError: an unknown projection, heads that do not divide the width, impossible connections.
+            ConfigurationError: an unknown projection, heads that do not divide the width, a rank that no matrix of a
+                bridge can have, impossible connections.
         """
         if self.projection not in PROJECTIONS:
             raise ConfigurationError(
@@ -72,6 +88,13 @@ class CalmConfig(ComposedConfig):
                 f"{self.augmenting_names()}. Give connections for each of them, or for none."
             )
         for name in self.augmenting_names():
+            narrow = min(anchor.hidden_size, references[name].hidden_size)
+            if self.rank is not None and not 1 <= self.rank <= narrow:
+                raise ConfigurationError(
+                    f"rank = {self.rank} cannot be with '{name}': the narrower of the two models has a width "
+                    f"of {narrow}. Choose a rank from 1 to {narrow}, small beside the anchor's width of "
+                    f"{anchor.hidden_size}, or leave it out."
+                )
             check_connections(self.pairs(name), references[name].num_hidden_layers, anchor.num_hidden_layers)
 
 

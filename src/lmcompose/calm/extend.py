@@ -108,8 +108,8 @@ def extend(
 ) -> CalmForCausalLM:
     """Add augmenting models to a composition, whose own bridges keep their names and values bit for bit.
 
-    The result gives the logits of `composition` bit for bit until it is trained: W_O of the new bridges starts at zero.
-    Heads and projection of the new bridges are those of the composition.
+    The result gives the logits of `composition` bit for bit until it is trained: W_O of the new bridges starts at zero,
+    or their gates do. Heads, projection, gate, norm and rank of the new bridges are those of the composition.
 
     A live composition stays attached and usable. The two share the frozen members and no parameter, so that training
     one changes nothing of the other.

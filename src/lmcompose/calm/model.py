@@ -92,7 +92,7 @@ class CalmForCausalLM(ComposedModel):
         self.bridges = nn.ModuleDict()
         for name in config.augmenting_names():
             for pair in config.pairs(name):
-                bridge = Bridge(references[name].hidden_size, width, config.num_heads or 1, config.projection)
+                bridge = Bridge(references[name].hidden_size, width, config.num_heads or 1, **config.bridge_options())
                 bridge.reset_parameters(config.bridge_initializer_range, generator)
                 self.bridges[bridge_key(name, *pair)] = bridge.to(
                     device=layer_device(self.anchor, pair[1]), dtype=dtype
@@ -363,7 +363,11 @@ class CalmForCausalLM(ComposedModel):
 
     def _card_details(self) -> dict[str, dict[str, Any]]:
         built = {key: getattr(self.config, key) for key in ("connections", "num_heads", "projection")}
-        return {"Connections (augmenting layer, anchor layer)": built, **super()._card_details()}
+        return {
+            "Connections (augmenting layer, anchor layer)": built,
+            "Bridges, beyond the paper": self.config.beyond_the_paper(),
+            **super()._card_details(),
+        }
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # members in place of a checkpoint's own options

@@ -65,8 +65,15 @@ def _combined(report: dict[str, Any]) -> "list[RenderableType]":
     return [
         connections,
         f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
-        f"{report['projection']} projection; folder format {report['format_version']}.",
+        f"{report['projection']} projection{_beyond(report)}; folder format {report['format_version']}.",
     ]
+
+
+def _beyond(report: dict[str, Any]) -> str:
+    """The options of the bridges that are on, for a person."""
+    rank = [f"rank {report['rank']}"] if report["rank"] else []
+    on = [*(option for option in ("gate", "norm") if report[option]), *rank]
+    return f", with {', '.join(on)} (beyond the paper)" if on else ""
 
 
 def _additions(provenance: dict[str, Any]) -> Iterator[str]:
@@ -113,7 +120,7 @@ def describe(model: str) -> dict[str, Any]:
         **report,
         "connections": config.connections,
         "num_heads": config.num_heads,
-        "projection": config.projection,
+        **config.bridge_options(),
         "parameters": sum(sizes.values()),
         "parameters_of": {
             name: sum(

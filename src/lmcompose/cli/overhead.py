@@ -28,6 +28,9 @@ def overhead(
         int | None, typer.Option("-n", "--connections", min=1, help="How many; by default as many as compose makes.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="One connection for so many augmenting layers.")] = 4,
+    rank: Annotated[
+        int | None, typer.Option(min=1, help="Count bridges of this low rank as well (beyond the paper).")
+    ] = None,
     example: Annotated[
         bool, typer.Option("--example", help="The paper's own example, BERT-small and BERT-large.")
     ] = False,
@@ -41,6 +44,7 @@ def overhead(
 
       lmcompose overhead models/small models/large
       lmcompose overhead models/small models/large -n 6 --json
+      lmcompose overhead models/small models/large --rank 8
       lmcompose overhead --example
     """
     if example == (a is not None):
@@ -54,7 +58,7 @@ def overhead(
     if a is None or b is None:
         report = worked_example()
     else:
-        report = overhead_report(_read_config(b, "anchor"), _read_config(a, "augmenting"), connections, every)
+        report = overhead_report(_read_config(b, "anchor"), _read_config(a, "augmenting"), connections, every, rank)
     if as_json:
         show_json(report)
     else:

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import BertConfig, PreTrainedConfig
 
 from lmcompose.architecture import exact_parameters, text_config
+from lmcompose.calm.bridge import bridge_shapes
 from lmcompose.calm.connections import default_connections
 from lmcompose.errors import ConfigurationError
 
@@ -25,6 +26,7 @@ REASONS = {
     "formula": "counts the anchor's embedding matrix once per layer, and no W_O in either attention",
     "corrected": "the embedding once and W_O of self-attention: V_B D_B + N_B (4 + 2 K_B) D_B^2",
     "corrected_with_output": "W_O of the cross-attention as well: n (D_A D_B + 4 D_B^2)",
+    "low_rank": "the same anchor with bridges of low rank (beyond the paper): n r (D_A + 9 D_B)",
     "exact": (
         "every parameter as built: adds norms, biases, position embeddings, an untied head and gated MLPs where there "
         "are any, and counts grouped keys and values as they are"
@@ -61,20 +63,28 @@ def overhead_report(
     augmenting_config: PreTrainedConfig,
     n: int | None = None,
     every: int = 4,
+    rank: int | None = None,
 ) -> dict[str, Any]:
     """What composing the two models adds, counted in four ways, ready for JSON and for `reporting.tables`.
 
     `n` connections, or as many as `compose` makes by default with `every`. Each entry of "rows" has the parameters of
     the composition and of the anchor, the first in percent of the second, and why it differs from the row above it.
+    With `rank`, one more row counts bridges of that rank.
 
     Raises:
-        ConfigurationError: n < 1, every < 1, or a configuration that no model can be built from.
+        ConfigurationError: n < 1, every < 1, a rank that no bridge can have, or a configuration that no model can be
+            built from.
     """
     anchor, augmenting = _sizes(anchor_config), _sizes(augmenting_config)
     if n is None:
         n = len(default_connections(augmenting["layers"], anchor["layers"], every))
     if n < 1:
         raise ConfigurationError(f"n = {n}: a composition has at least one connection.")
+    if rank is not None and not 1 <= rank <= min(anchor["width"], augmenting["width"]):
+        raise ConfigurationError(
+            f"rank = {rank}: choose one from 1 to {min(anchor['width'], augmenting['width'])}, the width of the "
+            "narrower of the two models."
+        )
     shape = (anchor["layers"], anchor["width"], anchor["vocabulary"], anchor["mlp_multiplier"])
     widths = (augmenting["width"], anchor["width"])
     anchor["parameters"] = exact_parameters(anchor_config)
@@ -88,7 +98,11 @@ def overhead_report(
         _row("corrected_with_output", exact, corrected),
         _row("exact", exact, anchor["parameters"]),
     ]
-    return {"what": "overhead", "anchor": anchor, "augmenting": augmenting, "connections": n, "rows": rows}
+    report = {"what": "overhead", "anchor": anchor, "augmenting": augmenting, "connections": n, "rows": rows}
+    if rank is None:
+        return report
+    low = n * sum(rows * columns for rows, columns in bridge_shapes(*widths, rank=rank))
+    return {**report, "rank": rank, "rows": [*rows, _row("low_rank", low, anchor["parameters"])]}
 
 
 def worked_example() -> dict[str, Any]:

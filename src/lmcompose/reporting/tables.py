@@ -131,6 +131,7 @@ def overhead_grid(result: Result) -> Grid:
         "corrected": "corrected",
         "corrected_with_output": "corrected, with W_O",
         "exact": "exact count",
+        "low_rank": f"exact, rank {result.get('rank')}",
     }
     notes = [f"{names[row['name']]}: {row['why']}." for row in result["rows"] if row["why"]]
     return Grid(

@@ -124,5 +124,8 @@ class RecipeModels:
             "augmenting": {role: source for role, source in self.sources.items() if role != ANCHOR},
             "num_heads": recipe.num_heads,
             "projection": recipe.projection,
+            "gate": recipe.gate,
+            "norm": recipe.norm,
+            "rank": recipe.rank,
             "bridge_initializer_range": recipe.bridge_initializer_range,
         }

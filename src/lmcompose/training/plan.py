@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from lmcompose.architecture import counts_slots, meta_model, position_limit, text_config
+from lmcompose.calm.bridge import bridge_shapes
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
 from lmcompose.memory import BYTES, as_count, as_size, memory
@@ -163,11 +164,11 @@ def plan_training(
     ]
     anchor, augmenting = members[0], [member for member in members[1:] if member.role in new or recipe.trains_all]
     connections = {member.role: len(composition.pairs(member.role)) for member in augmenting}
-    matrices = [  # of each connection: f_proj, then the rest, which is square (see `calm.bridge.Bridge`)
+    options = composition.bridge_options()
+    matrices = [
         shape
         for member in augmenting
-        for shape in connections[member.role]
-        * [(anchor.width, member.width), *(4 + (composition.projection == "mlp")) * [(anchor.width, anchor.width)]]
+        for shape in connections[member.role] * bridge_shapes(member.width, anchor.width, **options)
     ]
     trained = sum(rows * columns for rows, columns in matrices)
     first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))

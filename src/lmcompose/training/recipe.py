@@ -175,8 +175,13 @@ class TrainingRecipe(Strict):
         "of its own; left out: whatever their tokenizers ask for. Or name: one of the two.",
     )
     projection: Literal["linear", "mlp"] = Field("linear", description="linear as in the paper, or mlp.")
+    gate: bool = Field(False, description="Beyond the paper: a learned gate, tanh(g), on what each connection adds.")
+    norm: bool = Field(False, description="Beyond the paper: RMS-norm what the bridges read of both models.")
+    rank: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Beyond the paper: every matrix of the bridges as a product of two of this rank."
+    )
     bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
-        0.02, description="Standard deviation of the initial composition parameters; W_O starts at zero."
+        0.02, description="Standard deviation of the initial composition parameters; W_O, or the gate, starts at zero."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Of the frozen members; with extends, of those that are added."
@@ -232,7 +237,7 @@ class TrainingRecipe(Strict):
             raise problem_at("leave out 'anchor': the composition that 'extends' names has its own", "anchor")
         if isinstance(self.augmenting, str):
             raise problem_at("give what is added a name: a line 'name: model' under 'augmenting'", "augmenting")
-        for key in ("num_heads", "projection", "bridge_initializer_range"):
+        for key in ("num_heads", "projection", "gate", "norm", "rank", "bridge_initializer_range"):
             if key in self.model_fields_set:
                 raise problem_at(f"leave out '{key}': new bridges are built like those of 'extends'", key)
 

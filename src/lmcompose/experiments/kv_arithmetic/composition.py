@@ -66,6 +66,9 @@ class CompositionProfile:
     decay: float = 0.75
 
 
+UNFROZEN_RATE = 1e-3
+"""The learning rate of AdamW for layers of a member that are trained on: what they know already must not be lost."""
+
 Part = dict[str, Any]
 """`input_ids` [rows, length] and `prompt`, the length of the prompt, for expressions of one kind and length."""
 
@@ -129,19 +132,38 @@ def compose_members(
     augmenting: GPT2LMHeadModel,
     profile: CompositionProfile,
     seed: int,
-    projection: str = "linear",
+    **options: Any,
 ) -> CalmForCausalLM:
-    """The untrained composition of two members, with the tokenizer that they share."""
+    """The untrained composition of two members, with the tokenizer that they share.
+
+    Args:
+        options: of `compose`, before what the profile says.
+    """
     tokenizer = task.tokenizer()
-    return compose(
-        anchor=(anchor, tokenizer),
-        augmenting=(augmenting, tokenizer),
-        connections=list(profile.connections),
-        num_heads=profile.num_heads,
-        bridge_initializer_range=profile.initializer_range,
-        projection=projection,
-        seed=seed,
-    )
+    settings = {
+        "connections": list(profile.connections),
+        "num_heads": profile.num_heads,
+        "bridge_initializer_range": profile.initializer_range,
+        "seed": seed,
+    }
+    return compose(anchor=(anchor, tokenizer), augmenting=(augmenting, tokenizer), **{**settings, **options})
+
+
+class Together(torch.optim.Optimizer):
+    """Two optimizers as one, each for the parameters that it was given."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self.optimizers = optimizers
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of each, at the learning rates that stand in the groups of this one."""
+        start = 0
+        for optimizer in self.optimizers:
+            end = start + len(optimizer.param_groups)
+            optimizer.param_groups = self.param_groups[start:end]  # which a schedule, or a trainer, has replaced
+            optimizer.step()
+            start = end
 
 
 def train_composition(
@@ -152,7 +174,7 @@ def train_composition(
     report: Report | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[float, list[dict[str, float]]]:
-    """Train the composition parameters of `model`.
+    """Train all of `model` that wants a gradient: its bridges, and layers of the members that are not frozen.
 
     Returns:
         The seconds it took, and the loss curve.
@@ -160,10 +182,20 @@ def train_composition(
     started = time.perf_counter()
     asked: list[torch.nn.Parameter] = []
     written: list[torch.nn.Parameter] = []
-    for name, parameter in model.composition_parameters():
-        (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
-    # Every composition parameter is a matrix, so Muon can have them all; AdamW takes several times as many steps.
-    optimizer = torch.optim.Muon(
+    gates: list[torch.nn.Parameter] = []
+    unfrozen: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if not name.startswith("bridges."):
+            unfrozen.append(parameter)
+        elif name.endswith(".gate"):
+            gates.append(parameter)
+        else:
+            (asked if "q_proj" in name or "k_proj" in name else written).append(parameter)
+    # Muon takes matrices, and for those of a bridge AdamW takes several times as many steps. A gate is one number,
+    # which must be open before anything else has a gradient to speak of: AdamW's steps are five times Muon's.
+    optimizer: torch.optim.Optimizer = torch.optim.Muon(
         [
             {"params": asked, "lr": profile.learning_rate, "weight_decay": profile.weight_decay},
             {
@@ -174,6 +206,9 @@ def train_composition(
         ],
         adjust_lr_fn="match_rms_adamw",
     )
+    beside = ((gates, profile.learning_rate), (unfrozen, UNFROZEN_RATE))
+    if groups := [{"params": parameters, "lr": rate} for parameters, rate in beside if parameters]:
+        optimizer = Together(optimizer, torch.optim.AdamW(groups, weight_decay=0.0))
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: schedule(step, profile.steps, profile.decay, profile.warmup)
     )

@@ -28,15 +28,16 @@ test_prompts.__test__ = False  # type: ignore[attr-defined]  # no test, whatever
 
 
 @torch.no_grad()
-def exact_match(
+def right_answers(
     model: PreTrainedModel, task: Task, kind: Kind, count: int, pool: np.ndarray | None, batch_size: int = 250
-) -> dict[str, int]:
-    """How many of `count` expressions `model` answers right, token for token up to its end-of-text token.
+) -> list[bool]:
+    """Which of `count` expressions `model` answers right, token for token up to its end-of-text token.
 
     Answers are generated greedily with the cache. Plain models and compositions are called alike.
     """
     prompts, answers = test_prompts(task, kind, count, pool)
-    correct, generate = 0, cast(Any, model).generate
+    right: list[bool] = []
+    generate = cast(Any, model).generate
     for start in range(0, count, batch_size):
         rows = prompts[start : start + batch_size]
         generated = generate(
@@ -49,8 +50,15 @@ def exact_match(
         )[:, rows.shape[1] :]
         full = torch.full((len(rows), answers.shape[1]), PAD)
         full[:, : generated.shape[1]] = generated
-        correct += int((full == answers[start : start + batch_size]).all(dim=1).sum())
-    return {"correct": correct, "total": count}
+        right += (full == answers[start : start + batch_size]).all(dim=1).tolist()
+    return right
+
+
+def exact_match(
+    model: PreTrainedModel, task: Task, kind: Kind, count: int, pool: np.ndarray | None, batch_size: int = 250
+) -> dict[str, int]:
+    """How many of `count` expressions `model` answers right (see `right_answers`)."""
+    return {"correct": sum(right_answers(model, task, kind, count, pool, batch_size)), "total": count}
 
 
 def score(model: PreTrainedModel, task: Task, count: int, pool: np.ndarray) -> dict[str, dict[str, int]]:

@@ -92,7 +92,7 @@ def run_once(settings: Profile, seed: int, folder: Path, ready: Path | None, con
     """One seed: all stages, in order, from what is in `folder` already."""
     task = Task(settings.keys, settings.operands, seed)
     stages = Stages(folder, console)
-    anchor, augmenting = _members(settings, task, seed, stages, ready)
+    anchor, augmenting = made_members(settings, task, seed, stages, ready)
     depth = augmenting.config.num_hidden_layers
     with stages.timed("probe: can a linear map read the keys?") as report:
         probe = {}
@@ -127,9 +127,10 @@ def run_once(settings: Profile, seed: int, folder: Path, ready: Path | None, con
     }
 
 
-def _members(
+def made_members(
     settings: Profile, task: Task, seed: int, stages: Stages, ready: Path | None
 ) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
+    """The anchor and the augmenting model: the ready ones, those that an earlier run left, or new ones."""
     made = []
     for role, label, train in (
         ("augmenting", "m_A: learn the keys, no arithmetic", members.train_augmenting),
@@ -143,7 +144,7 @@ def _members(
             model, seconds = train(task, profile, seed, report)
             return model, {"seconds": seconds}
 
-        stamp = stamp_of(*_origin(ready), role, task.keys, task.operands, task.seed, profile, seed)
+        stamp = stamp_of(*origin(ready), role, task.keys, task.operands, task.seed, profile, seed)
         suffix = " (ready: --from-nothing trains it)" if ready is not None else ""
         model = cast(GPT2LMHeadModel, stages.made(role, label + suffix, stamp, make, _load_member)[0])
         task.tokenizer().save_pretrained(stages.folder / role)
@@ -152,7 +153,7 @@ def _members(
     return made[1], made[0]
 
 
-def _origin(ready: Path | None) -> list[str]:
+def origin(ready: Path | None) -> list[str]:
     """What a stamp says of members that were not trained in this run: --from-nothing must not take them up."""
     return [] if ready is None else ["ready"]
 
@@ -178,14 +179,14 @@ def _composition(
     projection = "mlp" if arm == "composition_mlp" else "linear"
 
     def make(report: Report) -> tuple[CalmForCausalLM, dict[str, Any]]:
-        model = compose_members(task, anchor, augmenting, settings.composition, seed, projection)
+        model = compose_members(task, anchor, augmenting, settings.composition, seed, projection=projection)
         seconds, curve = train_composition(model, task, settings.composition, seed, report)
         return model, {"seconds": seconds, "curve": curve}
 
     def load(folder: Path) -> CalmForCausalLM:
         return CalmForCausalLM.from_pretrained(folder, anchor=anchor, augmenting=augmenting)
 
-    stamp = stamp_of(*_origin(ready), arm, settings, task.seed, seed)
+    stamp = stamp_of(*origin(ready), arm, settings, task.seed, seed)
     return cast(tuple[CalmForCausalLM, dict[str, Any]], stages.made(arm, LABELS[arm], stamp, make, load))
 
 

@@ -1,0 +1,255 @@
+"""The roads that the paper left open, each measured once beside the paper's own: `python -m` this module runs them.
+
+On the demo's task and members, with the same composition data and as many steps: one composition as in the paper, and
+one for every entry of `ROADS`, which says what is different. A seed is one of bridges and of composition data; members,
+keys and test expressions are the same for all, so that every difference is one between answers to the same questions.
+"""
+
+import argparse
+import copy
+import dataclasses
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from rich.console import Console
+from transformers import GPT2LMHeadModel
+from transformers.utils import logging
+
+from lmcompose.calm.model import CalmForCausalLM
+from lmcompose.card import run_record
+from lmcompose.errors import ConfigurationError, LmcomposeError, nearest
+from lmcompose.evaluation.statistics import with_intervals
+from lmcompose.experiments.gaps import Documents, figure
+from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
+from lmcompose.experiments.kv_arithmetic.evaluate import right_answers
+from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
+from lmcompose.experiments.kv_arithmetic.run import READY_SEED, made_members, origin, ready_members
+from lmcompose.experiments.kv_arithmetic.task import Kind, Task
+from lmcompose.experiments.stages import Report, Stages, stamp_of
+from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.reporting.road_plots import roads_figure
+from lmcompose.reporting.road_tables import roads_grids, roads_markdown, with_section
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Road:
+    """One way to compose the two members, by what is different from the default.
+
+    Args:
+        title: its name in tables.
+        options: of `compose`.
+        swapped: the roles are swapped: the model that knows the keys is the anchor, and attends to the one that
+            calculates.
+    """
+
+    title: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    swapped: bool = False
+
+
+ROADS = {
+    DEFAULT: Road("as in the paper"),
+    "mlp": Road("two-layer f_proj", {"projection": "mlp"}),
+    "gate": Road("gate", {"gate": True}),
+    "norm": Road("norm", {"norm": True}),
+    "rank_32": Road("rank 32", {"rank": 32}),
+    "rank_8": Road("rank 8", {"rank": 8}),
+    "heads_4": Road("N_H = 4", {"num_heads": 4}),
+    "heads_1": Road("N_H = 1", {"num_heads": 1}),
+    "reverse": Road("reverse direction", swapped=True),
+    "reverse_late": Road("reverse, last layer", {"connections": [(2, 2)]}, swapped=True),
+    "reverse_norm": Road("reverse, last, norm", {"connections": [(2, 2)], "norm": True}, swapped=True),
+}
+"""The default first. One more line is one more road."""
+
+Answers = dict[str, list[int]]
+"""Task -> 1 for a right answer and 0 for a wrong one, in the order of the test expressions."""
+
+
+def run(
+    profile: str = "demo",
+    roads: Sequence[str] | None = None,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    steps: int | None = None,
+    folder: Path = Path("runs/kv_arithmetic/roads"),
+    command: str | None = None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train and test the default and `roads`.
+
+    Args:
+        profile: a name in `PROFILES`.
+        roads: names in `ROADS`; all by default.
+        seeds: of bridges and composition data.
+        steps: train so many steps, in place of the profile's.
+        folder: what was trained and answered is kept here, so that a run that was stopped goes on where it was.
+        command: what to record as the command.
+        console: where progress goes; stderr by default.
+
+    Raises:
+        ConfigurationError: there is no such profile or road.
+    """
+    chosen = _chosen(roads)
+    settings = profile_named(profile)
+    if steps is not None:
+        settings = dataclasses.replace(settings, composition=dataclasses.replace(settings.composition, steps=steps))
+    console = console or Console(stderr=True, highlight=False)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    ready = ready_members() if profile == "demo" else None
+    task = Task(settings.keys, settings.operands, READY_SEED)
+    anchor, augmenting = made_members(settings, task, READY_SEED, Stages(folder, console), ready)
+    anchor.name_or_path, augmenting.name_or_path = "../../anchor", "../../augmenting"  # from a composition's folder
+    arms: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    for seed in seeds:
+        stages = Stages(folder / f"seed-{seed}", console)
+        for name, road in chosen.items():
+            stamp = stamp_of(*origin(ready), settings, road.options, road.swapped, seed)
+            members = [copy.deepcopy(member) for member in (anchor, augmenting)]  # a road may train parts of its own
+            arms[name].append(_arm(name, road, settings, task, seed, members, stages, stamp))
+    return {
+        "what": "kv_roads",
+        "profile": profile,
+        **run_record(
+            {
+                "profile": dataclasses.asdict(settings),
+                "roads": {name: dataclasses.asdict(r) for name, r in chosen.items()},
+            },
+            seed=seeds[0],
+            command=command,
+        ),
+        "seeds": list(seeds),
+        **figures({name: [arm["answers"] for arm in by_seed] for name, by_seed in arms.items()}),
+        "parameters": {name: by_seed[0]["parameters"] for name, by_seed in arms.items()},
+        "seconds": {name: [arm["seconds"] for arm in by_seed] for name, by_seed in arms.items()},
+    }
+
+
+def _chosen(names: Sequence[str] | None) -> dict[str, Road]:
+    for name in names or ():
+        if name not in ROADS:
+            raise ConfigurationError(f"There is no road '{name}'; there are {list(ROADS)}.{nearest(name, ROADS)}")
+    return {name: road for name, road in ROADS.items() if names is None or name in (DEFAULT, *names)}
+
+
+def _arm(
+    name: str,
+    road: Road,
+    settings: Profile,
+    task: Task,
+    seed: int,
+    members: Sequence[GPT2LMHeadModel],
+    stages: Stages,
+    stamp: str,
+) -> dict[str, Any]:
+    """One road with one seed: its answers, how many parameters were trained, and the seconds that took."""
+    anchor, augmenting = reversed(members) if road.swapped else members
+
+    def make(report: Report) -> tuple[CalmForCausalLM, dict[str, Any]]:
+        model = compose_members(task, anchor, augmenting, settings.composition, seed, **road.options)
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        seconds, curve = train_composition(model, task, settings.composition, seed, report)
+        return model, {"seconds": seconds, "parameters": trained, "curve": curve}
+
+    def load(folder: Path) -> CalmForCausalLM:
+        return CalmForCausalLM.from_pretrained(folder, anchor=anchor, augmenting=augmenting)
+
+    model, notes = stages.made(name, f"seed {seed}, {road.title}: train", stamp, make, load)
+
+    def answer(report: Report) -> Answers:
+        found = {}
+        for index, kind in enumerate(Kind):
+            found[str(kind)] = [
+                int(right) for right in right_answers(model, task, kind, settings.tested, task.split[1])
+            ]
+            report(index + 1, len(Kind), float("nan"))
+        return found
+
+    answers = stages.kept(f"{name}-answers", f"seed {seed}, {road.title}: test", stamp, answer)
+    cast(CalmForCausalLM, model).detach()
+    return {"answers": answers, "parameters": notes["parameters"], "seconds": notes["seconds"]}
+
+
+def figures(answers: Mapping[str, Sequence[Answers]]) -> dict[str, Any]:
+    """The figures of all roads from each one's answers by seed, the default's among them.
+
+    Returns:
+        `results`: road -> task -> counts over all seeds with their Wilson interval, and the counts of each seed;
+        `differences`: road -> task -> the accuracy minus the default's with the same seed, on the same expressions, as
+        `gaps.figure` has it: a mean with one interval over the expressions and one over the seeds.
+    """
+    tasks = list(answers[DEFAULT][0])
+    counts = {
+        road: {
+            task: {
+                "correct": sum(sum(seed[task]) for seed in by_seed),
+                "total": sum(len(seed[task]) for seed in by_seed),
+                "by_seed": [sum(seed[task]) for seed in by_seed],
+            }
+            for task in tasks
+        }
+        for road, by_seed in answers.items()
+    }
+    expressions = Documents([1.0] * len(answers[DEFAULT][0][tasks[0]]))
+
+    def minus_default(road: str, task: str) -> dict[str, Any]:
+        pairs = zip(answers[road], answers[DEFAULT], strict=True)
+        return figure(
+            np.stack([expressions.per_token(np.subtract(ours[task], theirs[task])) for ours, theirs in pairs])
+        )
+
+    return {
+        "results": with_intervals(counts),
+        "differences": {
+            road: {task: minus_default(road, task) for task in tasks} for road in answers if road != DEFAULT
+        },
+    }
+
+
+def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -> list[Path]:
+    """Write `path` (JSON), beside it the same as Markdown and as a figure, and into the marked part of `page`."""
+    places = [path, path.with_suffix(".md"), path.with_suffix(".png")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, result)
+    write_text_atomic(places[1], roads_markdown(result))
+    roads_figure(result, places[2])
+    if page is None:
+        return places
+    write_text_atomic(page, with_section(page.read_text(encoding="utf-8"), result))
+    return [*places, page]
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--roads", nargs="+", metavar="ROAD", help=f"some of {', '.join(ROADS)}; all by default")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of bridges and composition data")
+    parser.add_argument("--steps", type=int, help="fewer steps than the profile has, for a try")
+    parser.add_argument("--models", type=Path, default=Path("runs/kv_arithmetic/roads"), help="where models are kept")
+    parser.add_argument("--output", type=Path, default=Path("results/kv_arithmetic/roads.json"))
+    parser.add_argument("--page", type=Path, help="a page whose marked part is written anew, such as docs/roads.md")
+    options = parser.parse_args()
+    command = shlex.join(["python", "-m", "lmcompose.experiments.kv_arithmetic.roads", *sys.argv[1:]])
+    try:
+        result = run(
+            roads=options.roads, seeds=options.seeds, steps=options.steps, folder=options.models, command=command
+        )
+    except LmcomposeError as error:
+        print(f"roads: {error}", file=sys.stderr)
+        sys.exit(2)
+    console = Console(highlight=False)
+    for grid in roads_grids(result):
+        console.print(grid.to_rich())
+    console.print(f"Written: {', '.join(map(str, write_report(result, options.output, options.page)))}")
+
+
+if __name__ == "__main__":
+    main()

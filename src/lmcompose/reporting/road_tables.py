@@ -1,0 +1,107 @@
+"""The roads that the paper left open, as tables, and the part of their page that is made of them."""
+
+from typing import Any
+
+from lmcompose.errors import DataError
+from lmcompose.reporting.paper import KV_TASKS
+from lmcompose.reporting.tables import Grid, accuracy, count, duration
+
+Result = dict[str, Any]
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+"""What stands between the two in a page is written by `with_section`."""
+
+
+def roads_grids(result: Result) -> list[Grid]:
+    """All tables of the experiment."""
+    return [accuracy_grid(result), differences_grid(result), seeds_grid(result)]
+
+
+def roads_markdown(result: Result) -> str:
+    """All tables, and the command that made them."""
+    return "\n".join([*(grid.to_markdown() for grid in roads_grids(result)), f"Made by `{result['command']}`.\n"])
+
+
+def with_section(page: str, result: Result) -> str:
+    """`page` with its marked part made anew from `result`.
+
+    Raises:
+        DataError: the page has no part that is marked with `BEGIN` and `END`.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise DataError(f"The page has no part between '{BEGIN}' and '{END}' to write the tables into. Put both there.")
+    figure = "![The roads beside the default](../results/kv_arithmetic/roads.png)\n"
+    return f"{before}{BEGIN}\n\n{roads_markdown(result)}\n{figure}\n{END}{after}"
+
+
+def accuracy_grid(result: Result) -> Grid:
+    """Exact match of every road on the three tasks, pooled over the seeds, with what was trained and how long."""
+    seconds = {road: sum(times) / len(times) for road, times in result["seconds"].items()}
+    rows = [
+        [
+            road_title(result, road),
+            *(accuracy(cells[task]) for task in KV_TASKS),
+            count(result["parameters"][road]),
+            duration(seconds[road]),
+        ]
+        for road, cells in result["results"].items()
+    ]
+    return Grid(
+        f"The roads, {result['profile']} profile: exact match, %",
+        ["road", *KV_TASKS.values(), "trained", "time"],
+        rows,
+        notes=[
+            "Brackets: 95 % Wilson intervals of the answers of all seeds together.",
+            f"trained: parameters; time: of training, mean over {_seeds(result)}.",
+        ],
+        strong=[0],
+    )
+
+
+def differences_grid(result: Result) -> Grid:
+    """What each road gains over the default on each task, on the same expressions with the same seeds."""
+    rows = [
+        [
+            road_title(result, road),
+            *(_points(cells[task]["mean"], cells[task]["documents"]) for task in KV_TASKS),
+        ]
+        for road, cells in result["differences"].items()
+    ]
+    return Grid(
+        "Minus the default, percentage points",
+        ["road", *KV_TASKS.values()],
+        rows,
+        notes=["Brackets: 95 % paired bootstrap intervals over the test expressions, for these seeds."],
+    )
+
+
+def seeds_grid(result: Result) -> Grid:
+    """The same difference on KV-MATH, with the seeds as the thing that varies."""
+    rows = []
+    for road, cells in result["differences"].items():
+        found = cells["kv_math"]
+        by_seed = ", ".join(f"{100 * estimate:+.1f}" for estimate, *_ in found["by_seed"])
+        rows.append([road_title(result, road), _points(found["mean"], found["seeds"]), by_seed])
+    return Grid(
+        "Minus the default on KV-MATH by seed, percentage points",
+        ["road", "mean over seeds", "by seed"],
+        rows,
+        notes=[f"Brackets: 95 % paired t-intervals over {_seeds(result)}."] if len(result["seeds"]) > 1 else [],
+    )
+
+
+def road_title(result: Result, road: str) -> str:
+    """The name of a road in tables."""
+    return str(result["recipe"]["roads"][road]["title"])
+
+
+def _seeds(result: Result) -> str:
+    seeds = result["seeds"]
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _points(mean: float, ends: list[float] | None) -> str:
+    interval = "" if ends is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in ends))
+    return f"{100 * mean:+.1f}{interval}"
