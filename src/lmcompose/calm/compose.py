@@ -30,6 +30,7 @@ def plan_composition(
     bridge_initializer_range: float = 0.02,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
 ) -> CalmConfig:
     """The configuration of a composition, checked, from the members' own configurations: no weight is read.
 
@@ -46,6 +47,7 @@ def plan_composition(
         num_heads=num_heads or references[ANCHOR].num_attention_heads,
         projection=projection,
         bridge_initializer_range=bridge_initializer_range,
+        unfreeze=layers_of(unfreeze),
     )
     config.check()
     return config
@@ -60,6 +62,7 @@ def compose(
     every: int = 4,
     projection: str = "linear",
     bridge_initializer_range: float = 0.02,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
     device_map: Any = None,
@@ -80,6 +83,8 @@ def compose(
             augmenting layer, spread evenly over the anchor (see `default_connections`).
         num_heads: N_H of the cross-attention; the anchor's own by default, as in the paper.
         projection: f_proj: "linear" as in the paper, or "mlp" (beyond the paper).
+        unfreeze: role -> decoder layers, counted from 1, to train with the bridges (beyond the paper). The composition
+            has weights of its own for them: the member is not changed (see `calm.unfrozen`).
         dtype: of members that are loaded here, or role -> dtype; by default what their checkpoints have.
         device_map: of members that are loaded here, as transformers has it; or role -> device or device map.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
@@ -108,6 +113,7 @@ def compose(
         bridge_initializer_range,
         revisions,
         trust_remote_code,
+        unfreeze,
     )
     references = config.references()
     config.alignment = align_members(
@@ -163,6 +169,16 @@ def connections_of(
             )
         connections = {names[0]: connections}
     return {name: [_as_list(pair) for pair in pairs] for name, pairs in connections.items()}
+
+
+def layers_of(unfreeze: Mapping[str, Sequence[int]] | None) -> dict[str, Any] | None:
+    """`unfreeze` as a configuration keeps it; what is no list of layers is left for `check_unfrozen` to name."""
+    found = {role: _as_list(layers) for role, layers in (unfreeze or {}).items()}
+    return {role: sorted(layers) if _are_numbers(layers) else layers for role, layers in found.items()} or None
+
+
+def _are_numbers(layers: Any) -> bool:
+    return isinstance(layers, list) and all(isinstance(layer, int) for layer in layers)
 
 
 def _as_list(pair: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig
 
 from lmcompose.calm.bridge import PROJECTIONS
-from lmcompose.calm.connections import Connection, check_connections
+from lmcompose.calm.connections import Connection, check_connections, check_unfrozen
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.saved import ComposedConfig
 
@@ -24,6 +24,8 @@ class CalmConfig(ComposedConfig):
         bridge_initializer_range: standard deviation of the initial composition parameters but W_O, which is zero.
         alignment: augmenting name -> one of `ALIGNMENTS`: "ids" where it reads the anchor's tokens, "spans" where it
             reads the same text in tokens of its own. A name that is not there shares the anchor's tokens.
+        unfreeze: role -> decoder layers, counted from 1, that the composition trains weights of its own for (beyond the
+            paper).
     """
 
     model_type = "calm"
@@ -34,6 +36,7 @@ class CalmConfig(ComposedConfig):
     projection: str = "linear"
     bridge_initializer_range: float = 0.02
     alignment: dict[str, str] | None = None
+    unfreeze: dict[str, Any] | None = None
 
     def has_own_tokens(self, name: str) -> bool:
         """Whether an augmenting model reads the text in tokens of its own."""
@@ -73,6 +76,13 @@ class CalmConfig(ComposedConfig):
             )
         for name in self.augmenting_names():
             check_connections(self.pairs(name), references[name].num_hidden_layers, anchor.num_hidden_layers)
+        for role, layers in (self.unfreeze or {}).items():
+            if role not in references:
+                raise ConfigurationError(
+                    f"unfreeze: there is no member '{role}'; they are {list(references)}.{nearest(role, references)}"
+                )
+            pairs = None if role == ANCHOR else self.pairs(role)
+            check_unfrozen(role, layers, references[role].num_hidden_layers, pairs)
 
 
 def check_name(name: str) -> None:

@@ -1,7 +1,7 @@
 """One more augmenting model for a composition that is there already: the old bridges stay, new ones start at zero."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ from lmcompose.calm.compose import (
     Dtype,
     align_members,
     connections_of,
+    layers_of,
     source_tokenizer,
 )
 from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
@@ -33,6 +34,7 @@ def plan_extension(
     every: int = 4,
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
 ) -> CalmConfig:
     """The configuration of an extended composition, checked, from configurations alone: no weight is read.
 
@@ -62,6 +64,7 @@ def plan_extension(
     }
     config.members = describe_members({**old, **planned})
     config.connections = {**(config.connections or {}), **added}
+    config.unfreeze = _unfrozen_too(config.unfreeze or {}, layers_of(unfreeze) or {}) or None
     config.check()
     return config
 
@@ -72,6 +75,7 @@ def extend(
     *,
     connections: Connections | Mapping[str, Connections] | None = None,
     every: int = 4,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
     trainable: Trainable = "new",
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
@@ -94,8 +98,10 @@ def extend(
         composition: a saved folder, a hub id, or a live composition.
         augmenting: name -> model, the new ones; in the forms that `compose` takes.
         connections, every, revisions: of the new ones, as in `compose`.
-        trainable: "new" leaves a gradient to the new bridges alone; "all" trains the old ones too. This is not saved:
-            after loading, all bridges can be trained.
+        unfreeze: role -> layers of any member to train from here on, as in `compose`; those that the composition
+            trained before are kept.
+        trainable: "new" leaves a gradient to the new bridges and the newly unfrozen layers alone; "all" trains the old
+            ones too. This is not saved: after loading, all of them can be trained.
         dtype: of the new models that are loaded here, or name -> dtype; the others are read as they were saved.
         bridge_dtype: of the new bridges; the old ones keep theirs.
         device_map: of all members that are loaded here; or role -> device.
@@ -116,7 +122,7 @@ def extend(
             f"trainable='{trainable}' is unknown; it is one of {list(get_args(Trainable))}."
             f"{nearest(str(trainable), get_args(Trainable))}"
         )
-    config = plan_extension(composition, augmenting, connections, every, revisions, trust_remote_code)
+    config = plan_extension(composition, augmenting, connections, every, revisions, trust_remote_code, unfreeze)
     references = config.references()
     new = _new_sources(_config_of(composition), augmenting)
     check_roles("dtype", dtype, new)
@@ -150,6 +156,24 @@ def extend(
             old.detach()
     _take_over(model, old, trainable, copied=old is composition)
     return model
+
+
+def _unfrozen_too(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """All unfrozen layers by role.
+
+    Raises:
+        ConfigurationError: one of the new ones is unfrozen already.
+    """
+    both = dict(old)
+    for role, layers in new.items():
+        again = [layer for layer in layers if layer in old.get(role, [])] if isinstance(layers, list) else []
+        if again:
+            raise ConfigurationError(
+                f"unfreeze: layers {again} of '{role}' are unfrozen in the composition already. Leave them out; "
+                "trainable='all' goes on training them."
+            )
+        both[role] = [*old.get(role, []), *layers] if isinstance(layers, list) else layers
+    return both
 
 
 def _take_over(model: CalmForCausalLM, old: CalmForCausalLM, trainable: Trainable, copied: bool) -> None:

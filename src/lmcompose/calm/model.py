@@ -1,8 +1,7 @@
 """CALM as one language model: H_B + f_cross(f_proj(H_A), H_B) at every connection (arXiv 2401.02412, section 3.1)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -14,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lmcompose.alignment.rows import Rows
 from lmcompose.alignment.spans import Aligner, aligner
-from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head, run_without_head
+from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head
 from lmcompose.cache import ComposedCache
 from lmcompose.calls import CallSlot
 from lmcompose.calm.attach import hook_layers
@@ -22,28 +21,13 @@ from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
 from lmcompose.calm.own_tokens import read_at_once, read_on
+from lmcompose.calm.reading import Read, Reader
+from lmcompose.calm.unfrozen import Unfrozen
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import CacheError, ConfigurationError, nearest
 from lmcompose.generation import cache_for, positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
-
-
-@dataclass(frozen=True)
-class Read:
-    """What one augmenting model has to say in a pass.
-
-    Attributes:
-        states: H_A [batch, new, D_A] of every connected layer; empty where it had nothing new to read.
-        mask: of its bridges, in the form that `implementation` takes; None is plainly causal.
-        implementation: of the attention of its bridges.
-        seen: bool [batch, new, 1], False where an anchor position sees nothing of it; None where all see something.
-    """
-
-    states: dict[int, torch.Tensor]
-    mask: torch.Tensor | None
-    implementation: str
-    seen: torch.Tensor | None = None
 
 
 class CalmForCausalLM(ComposedModel):
@@ -76,7 +60,7 @@ class CalmForCausalLM(ComposedModel):
         super().__init__(config, members)
         self._left_out: tuple[str, ...] = ()
         self._anchor_slot = CallSlot()
-        self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
+        self._readers = {name: Reader(name, config.pairs(name)) for name in config.augmenting_names()}
         self._aligners: dict[str, Aligner] = {
             name: aligner(
                 members[ANCHOR].tokenizer,
@@ -97,6 +81,8 @@ class CalmForCausalLM(ComposedModel):
                 self.bridges[bridge_key(name, *pair)] = bridge.to(
                     device=layer_device(self.anchor, pair[1]), dtype=dtype
                 )
+        models = {role: member.model for role, member in members.items()}
+        self.unfrozen = Unfrozen(config.unfreeze or {}, models, dtype)
         self._finish_init()
 
     @property
@@ -149,7 +135,9 @@ class CalmForCausalLM(ComposedModel):
     def _hook_members(self) -> list[Any]:
         handles = []
         for name, model in self.augmenting.items():
-            handles += hook_layers(model, [pair[0] for pair in self.config.pairs(name)], self._augmenting_slots[name])
+            handles += self._readers[name].hook(model)
+        for role in self.unfrozen.roles:
+            handles += self.unfrozen.hook(role, self.member(role))
         written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
         return handles + hook_layers(self.anchor, written, self._anchor_slot)
 
@@ -228,7 +216,7 @@ class CalmForCausalLM(ComposedModel):
             "output_hidden_states": output_hidden_states,
             "output_attentions": output_attentions,
         }
-        with self._anchor_slot.during(self._writer(inputs, composed)):
+        with self._anchor_slot.during(self._writer(inputs, composed)), self._unfrozen(ANCHOR):
             output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
         logits = cast(torch.Tensor, output.logits)
         loss = None
@@ -256,8 +244,11 @@ class CalmForCausalLM(ComposedModel):
     ) -> Iterator[dict[str, Any]]:
         """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
         inputs = self._member_inputs(input_ids, attention_mask, position_ids)
-        with self._anchor_slot.during(self._writer(inputs, None)):
+        with self._anchor_slot.during(self._writer(inputs, None)), self._unfrozen(ANCHOR):
             yield inputs
+
+    def _unfrozen(self, role: str) -> AbstractContextManager[None]:
+        return self.unfrozen.running(role, enabled=not self._disabled)
 
     def _member_inputs(
         self,
@@ -296,7 +287,8 @@ class CalmForCausalLM(ComposedModel):
                     if anchor_layer != layer:
                         continue
                     read, bridge = reads[name], self.bridge(name, augmenting_layer, anchor_layer)
-                    key, value = _keys_and_values(bridge, read.states.get(augmenting_layer), cache, name, index)
+                    states = read.states.get(augmenting_layer)
+                    key, value = self._readers[name].keys_and_values(bridge, states, cache, index)
                     if key is None or value is None:
                         continue  # nothing was read yet
                     mask = read.mask
@@ -330,24 +322,13 @@ class CalmForCausalLM(ComposedModel):
         seen = None if own.seen.all() else own.seen.unsqueeze(-1)
         return Read(states, own.mask(implementation, bridge.dtype, self.device), implementation, seen)
 
-    @torch.no_grad()
     def _augmenting_states(
         self, name: str, inputs: dict[str, Any], cache: ComposedCache | None
     ) -> dict[int, torch.Tensor]:
-        """H_A [batch, new, D_A] of every connected layer, without a graph: an augmenting model is never trained."""
-        states: dict[int, torch.Tensor] = {}
-
-        def read(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
-            states[layer] = hidden_states
-            return hidden_states
-
-        model = self.member(name)
-        moved = {
-            key: value.to(model.device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()
-        }
-        with self._augmenting_slots[name].during(read):
-            run_without_head(model, **moved, **_view(cache, name))
-        return states
+        """H_A [batch, new, D_A] of every connected layer; without a graph, unless a layer of the model is unfrozen."""
+        with self._unfrozen(name):
+            learns = name in self.unfrozen.roles
+            return self._readers[name].states(self.member(name), inputs, cache, learns)
 
     def _bridge_mask(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> torch.Tensor | None:
         """The causal and padding mask of all bridges to one augmenting model, in the form the attention takes."""
@@ -363,7 +344,11 @@ class CalmForCausalLM(ComposedModel):
 
     def _card_details(self) -> dict[str, dict[str, Any]]:
         built = {key: getattr(self.config, key) for key in ("connections", "num_heads", "projection")}
-        return {"Connections (augmenting layer, anchor layer)": built, **super()._card_details()}
+        return {
+            "Connections (augmenting layer, anchor layer)": built,
+            "Unfrozen layers, of which this folder holds the weights": self.config.unfreeze or {},
+            **super()._card_details(),
+        }
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # members in place of a checkpoint's own options
@@ -397,18 +382,6 @@ class CalmForCausalLM(ComposedModel):
 def bridge_key(name: str, augmenting_layer: int, anchor_layer: int) -> str:
     """The name of a bridge among the parameters."""
     return f"{name}_{augmenting_layer}_{anchor_layer}"
-
-
-def _keys_and_values(
-    bridge: Bridge, states: torch.Tensor | None, cache: ComposedCache | None, name: str, index: int
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """All keys and values so far of one bridge, with those of new augmenting states where there are any."""
-    if states is None:
-        layer: Any = None if cache is None else cache.bridges[name].layers[index]
-        empty = layer is None or not layer.is_initialized or layer.keys.shape[-2] == 0
-        return (None, None) if empty else (layer.keys, layer.values)
-    key, value = bridge.key_value(states)
-    return (key, value) if cache is None else cache.bridges[name].update(key, value, index)
 
 
 def _leave_alone(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -106,6 +106,7 @@ class RecipeModels:
             "connections": recipe.connections,
             "every": recipe.every,
             "revisions": recipe.revisions,
+            "unfreeze": recipe.unfreeze,
             "trust_remote_code": recipe.trust_remote_code,
         }
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmcompose.calm.unfrozen import UNFROZEN_PREFIX
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
 from lmcompose.training.checkpoints import state_written_at
@@ -32,12 +33,20 @@ class CalmTrainer(Trainer):
     Datasets with `in_order = True` are read from first row to last. Where no `compute_metrics` is given, `eval_loss`
     is the mean over all learned tokens of the evaluation data: it does not depend on batch size or processes.
 
+    Args:
+        unfrozen_learning_rate: of unfrozen layers, which begin trained; by default that of the bridges, which begin at
+            nothing. It follows the same schedule.
+
     Raises:
         ConfigurationError: the model is no composition, or several GPUs would be used by one process.
     """
 
     def __init__(
-        self, model: ComposedModel | None = None, args: TrainingArguments | None = None, **kwargs: Any
+        self,
+        model: ComposedModel | None = None,
+        args: TrainingArguments | None = None,
+        unfrozen_learning_rate: float | None = None,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(model, ComposedModel):
             raise ConfigurationError(
@@ -49,6 +58,7 @@ class CalmTrainer(Trainer):
                 "Start one process per GPU (accelerate launch --num_processes ...), or show one GPU "
                 "(CUDA_VISIBLE_DEVICES=0)."
             )
+        self._unfrozen_learning_rate = unfrozen_learning_rate
         self._means_over_tokens = kwargs.get("compute_metrics") is None
         if self._means_over_tokens:
             kwargs["compute_metrics"] = _mean_over_tokens
@@ -69,10 +79,18 @@ class CalmTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The optimizer of the composition parameters; no other tensor gets a state in it."""
+        made = self.optimizer is None
         optimizer = super().create_optimizer(model)
+        if made and self._unfrozen_learning_rate is not None:
+            _set_apart(optimizer, _unfrozen_parameters(self.model), self._unfrozen_learning_rate)
         if not any(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"]):
             raise ConfigurationError("The composition has no parameter to train: all of them have requires_grad=False.")
         return optimizer
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """HF's, without the vectors of unfrozen layers: HF knows norms by their class, of which only weights are here."""
+        vectors = {name for name, parameter in model.named_parameters() if parameter.ndim < 2}
+        return [name for name in super().get_decay_parameter_names(model) if name not in vectors]
 
     def prediction_step(
         self,
@@ -169,6 +187,23 @@ def freeze_members(model: ComposedModel) -> None:
     for name, parameter in model.named_parameters():
         if name not in own:
             parameter.requires_grad_(False)
+
+
+def _unfrozen_parameters(model: nn.Module) -> set[nn.Parameter]:
+    return {
+        parameter
+        for name, parameter in model.named_parameters()
+        if name.startswith(UNFROZEN_PREFIX) and parameter.requires_grad
+    }
+
+
+def _set_apart(optimizer: torch.optim.Optimizer, parameters: set[nn.Parameter], learning_rate: float) -> None:
+    """Move `parameters` to groups of their own, with another learning rate and else the same settings."""
+    for group in list(optimizer.param_groups):
+        apart = [parameter for parameter in group["params"] if parameter in parameters]
+        if apart:
+            group["params"] = [parameter for parameter in group["params"] if parameter not in parameters]
+            optimizer.add_param_group({**group, "params": apart, "lr": learning_rate})
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
