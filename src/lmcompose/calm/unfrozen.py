@@ -8,6 +8,7 @@ Weights are trained in float32 where the model's are smaller, since the small st
 and are rounded to the model's dtype in each pass: so the layer computes as it did, and an untrained one the same bits.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -131,21 +132,30 @@ def dressed(module: nn.Module, weights: nn.Module) -> nn.Module:
     copied = object.__new__(type(module))
     state = {**vars(module), "_parameters": {}, "_modules": {}}
     state.pop("forward", None)
+    if {name for name, parameter in module._parameters.items() if parameter is not None} != weights._parameters.keys():
+        raise changed_since(module)
     for name, parameter in module._parameters.items():
-        own = weights._parameters.get(name)
-        if parameter is not None and own is None:
-            raise ConfigurationError(
-                f"An unfrozen layer got a new parameter '{name}' in its {type(module).__name__} after it was composed, "
-                "such as an adapter. Change the model first, and compose it then."
-            )
+        if parameter is None:
+            state["_parameters"][name] = None
+            continue
+        own = cast(nn.Parameter, weights._parameters[name])
         # as frozen ones where no graph is wanted: torch chooses some products by whether a weight wants a gradient
-        own = own if own is None or torch.is_grad_enabled() else own.detach()
-        state["_parameters"][name] = None if parameter is None or own is None else own.to(parameter.dtype)
+        state["_parameters"][name] = (own if torch.is_grad_enabled() else own.detach()).to(parameter.dtype)
     for name, child in module._modules.items():
-        bare = child is None or name not in weights._modules
-        state["_modules"][name] = child if bare else dressed(child, cast(nn.Module, weights._modules[name]))
+        theirs = weights._modules.get(name)
+        if theirs is None and child is not None and any(True for _ in child.parameters()):
+            raise changed_since(child)
+        state["_modules"][name] = child if child is None or theirs is None else dressed(child, theirs)
     vars(copied).update(state)
     return copied
+
+
+def changed_since(module: nn.Module) -> ConfigurationError:
+    """What to say of a live model into which something was put after it was composed."""
+    return ConfigurationError(
+        f"An unfrozen layer has other parameters in its {type(module).__name__} than when it was composed, such as an "
+        "adapter that was added. Change the model first, and compose it then."
+    )
 
 
 def trainable_layer(model: PreTrainedModel, role: str, number: int) -> nn.Module:
@@ -175,14 +185,11 @@ def trainable_layer(model: PreTrainedModel, role: str, number: int) -> nn.Module
             "another library runs its forward, as accelerate does for a model that device_map spreads over devices. "
             "Load the model onto one device."
         )
-    inside = {id(module) for module in modules}
-    outside = {
-        id(parameter)
-        for module in model.modules()
-        if id(module) not in inside
-        for parameter in module.parameters(recurse=False)
-    }
-    shared = [name for name, parameter in own.items() if id(parameter) in outside]
+    places = [
+        Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+        for module in (model, layer)
+    ]
+    shared = [name for name, parameter in own.items() if places[0][id(parameter)] > places[1][id(parameter)]]
     if shared:
         raise refuse(f"other parts of the model use its {shared[0]} too, and would not learn with it.")
     return layer

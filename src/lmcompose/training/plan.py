@@ -221,17 +221,11 @@ def _layers_with_graph(
     composition: CalmConfig, unfrozen: dict[str, list[int]], augmenting: list[MemberPlan], anchor: MemberPlan
 ) -> dict[str, int]:
     """How many layers of each member keep activations for the backward pass."""
-    first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
     read = {name: max(layer for layer, _ in composition.pairs(name)) for name in composition.augmenting_names()}
     last = {anchor.role: anchor.layers, **read}
     learning = {role: last[role] - min(layers) + 1 for role, layers in unfrozen.items()}
-    if any(role in read for role in learning):  # what is learned there is read at every connection
-        first = min(
-            anchor_layer
-            for name in learning
-            if name in read
-            for _, anchor_layer in [*composition.pairs(name), (0, first)]
-        )
+    learned = {member.role for member in augmenting} | (learning.keys() & read.keys())
+    first = min((layer for name in learned for _, layer in composition.pairs(name)), default=anchor.layers)
     return {**learning, anchor.role: max(anchor.layers - first, learning.get(anchor.role, 0))}
 
 

@@ -88,7 +88,7 @@ class CalmTrainer(Trainer):
         return optimizer
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """HF's, without the vectors of unfrozen layers: HF knows norms by their class, of which only weights are here."""
+        """HF's, without vectors: HF knows a norm by its class, and of unfrozen ones only the weights are here."""
         vectors = {name for name, parameter in model.named_parameters() if parameter.ndim < 2}
         return [name for name in super().get_decay_parameter_names(model) if name not in vectors]
 
