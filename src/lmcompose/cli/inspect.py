@@ -62,8 +62,10 @@ def _combined(report: dict[str, Any]) -> "list[RenderableType]":
         if name in report["connections"]:
             pairs = ", ".join(f"({a}, {b})" for a, b in report["connections"][name])
             connections.add_row(name, pairs, f"{report['parameters_of'][name]:,}")
+    layers = [f"{role} {', '.join(map(str, numbers))}" for role, numbers in report["unfreeze"].items()]
     return [
         connections,
+        *([f"Unfrozen layers, with weights of its own: {'; '.join(layers)}."] if layers else []),
         f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
         f"{report['projection']} projection; folder format {report['format_version']}.",
     ]
@@ -114,6 +116,7 @@ def describe(model: str) -> dict[str, Any]:
         "connections": config.connections,
         "num_heads": config.num_heads,
         "projection": config.projection,
+        "unfreeze": config.unfreeze or {},
         "parameters": sum(sizes.values()),
         "parameters_of": {
             name: sum(
