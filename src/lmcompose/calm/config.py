@@ -11,6 +11,7 @@ from lmcompose.saved import ComposedConfig
 
 ANCHOR = "anchor"
 IDS, SPANS = ALIGNMENTS = ("ids", "spans")
+TEXT, PROMPT = READS = ("text", "prompt")
 
 
 class CalmConfig(ComposedConfig):
@@ -26,6 +27,8 @@ class CalmConfig(ComposedConfig):
             reads the same text in tokens of its own. A name that is not there shares the anchor's tokens.
         unfreeze: role -> decoder layers, counted from 1, that the composition trains weights of its own for (beyond the
             paper).
+        reads: augmenting name -> one of `READS`: "text" where it reads every token, "prompt" where it reads the prompt
+            once and no token after it (the paper's ablation, m_A as an encoder). A name that is not there reads all.
     """
 
     model_type = "calm"
@@ -37,10 +40,19 @@ class CalmConfig(ComposedConfig):
     bridge_initializer_range: float = 0.02
     alignment: dict[str, str] | None = None
     unfreeze: dict[str, Any] | None = None
+    reads: dict[str, str] | None = None
 
     def has_own_tokens(self, name: str) -> bool:
         """Whether an augmenting model reads the text in tokens of its own."""
         return (self.alignment or {}).get(name) == SPANS
+
+    def reads_prompt(self, name: str) -> bool:
+        """Whether an augmenting model reads the prompt alone."""
+        return (self.reads or {}).get(name) == PROMPT
+
+    def prompt_readers(self) -> list[str]:
+        """The names of the augmenting models that read the prompt alone, in order."""
+        return [name for name in self.augmenting_names() if self.reads_prompt(name)]
 
     def augmenting_names(self) -> list[str]:
         """The names of the augmenting models, in order."""
@@ -83,6 +95,19 @@ class CalmConfig(ComposedConfig):
                 )
             pairs = None if role == ANCHOR else self.pairs(role)
             check_unfrozen(role, layers, references[role].num_hidden_layers, pairs)
+        self._check_reads()
+
+    def _check_reads(self) -> None:
+        names = self.augmenting_names()
+        for name, word in (self.reads or {}).items():
+            if word not in READS or name not in names:
+                word, words = (word, READS) if name in names else (name, names)
+                raise ConfigurationError(f"reads: '{word}' is none of {', '.join(words)}.{nearest(str(word), words)}")
+            if word == PROMPT and self.has_own_tokens(name):
+                raise ConfigurationError(
+                    f"reads: '{name}' has a tokenizer of its own, and with one a model reads every token, so that it "
+                    "can be told which of its own tokens are final. Leave out 'prompt' for it."
+                )
 
 
 def check_name(name: str) -> None:

@@ -14,6 +14,7 @@ from lmcompose.calm.compose import (
     align_members,
     connections_of,
     layers_of,
+    read_by,
     source_tokenizer,
 )
 from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
@@ -35,6 +36,7 @@ def plan_extension(
     revisions: Mapping[str, str] | None = None,
     trust_remote_code: bool = False,
     unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
 ) -> CalmConfig:
     """The configuration of an extended composition, checked, from configurations alone: no weight is read.
 
@@ -65,6 +67,7 @@ def plan_extension(
     config.members = describe_members({**old, **planned})
     config.connections = {**(config.connections or {}), **added}
     config.unfreeze = _unfrozen_too(config.unfreeze or {}, layers_of(unfreeze) or {}) or None
+    config.reads = {**(config.reads or {}), **(read_by(reads, list(planned)) or {})} or None
     config.check()
     return config
 
@@ -76,6 +79,7 @@ def extend(
     connections: Connections | Mapping[str, Connections] | None = None,
     every: int = 4,
     unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
     trainable: Trainable = "new",
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
@@ -100,6 +104,7 @@ def extend(
         connections, every, revisions: of the new ones, as in `compose`.
         unfreeze: role -> layers of any member to train from here on, as in `compose`; those that the composition
             trained before are kept.
+        reads: of the new ones, as in `compose`.
         trainable: "new" leaves a gradient to the new bridges and the newly unfrozen layers alone; "all" trains the old
             ones too. This is not saved: after loading, all of them can be trained.
         dtype: of the new models that are loaded here, or name -> dtype; the others are read as they were saved.
@@ -122,13 +127,14 @@ def extend(
             f"trainable='{trainable}' is unknown; it is one of {list(get_args(Trainable))}."
             f"{nearest(str(trainable), get_args(Trainable))}"
         )
-    config = plan_extension(composition, augmenting, connections, every, revisions, trust_remote_code, unfreeze)
+    config = plan_extension(composition, augmenting, connections, every, revisions, trust_remote_code, unfreeze, reads)
     references = config.references()
     new = _new_sources(_config_of(composition), augmenting)
     check_roles("dtype", dtype, new)
     tokenizers = {name: source_tokenizer(source, references[name], trust_remote_code) for name, source in new.items()}
     tokenizers |= {ANCHOR: _tokenizer_of(composition, trust_remote_code)}
     config.alignment = {**(config.alignment or {}), **align_members(references, tokenizers, alignment)}
+    config.check()
     by_role = {role: for_role(device_map, role, references) for role in references}
     old = _loaded(composition, members, by_role, trust_remote_code)
     loaded: dict[str, Member] = {}

@@ -20,7 +20,8 @@ from lmcompose.calm.attach import hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
-from lmcompose.calm.own_tokens import read_at_once, read_on
+from lmcompose.calm.own_tokens import OwnPass, read_at_once, read_on
+from lmcompose.calm.prompts import PromptPass, given_length, prompt_of, prompt_pass
 from lmcompose.calm.reading import Read, Reader
 from lmcompose.calm.unfrozen import Unfrozen
 from lmcompose.composed import ComposedModel
@@ -141,6 +142,17 @@ class CalmForCausalLM(ComposedModel):
         written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
         return handles + hook_layers(self.anchor, written, self._anchor_slot)
 
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether an augmenting model reads the prompt alone, so that passes must know what the prompt is."""
+        return bool(self.config.prompt_readers())
+
+    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """HF's `generate`. For augmenting models that read the prompt, the prompt is what is given here."""
+        if self.reads_prompts and kwargs.get("prompt_length") is None:
+            kwargs["prompt_length"] = given_length(inputs, kwargs)
+        return super().generate(inputs, *args, **kwargs)
+
     def _has_own_tokens(self, role: str) -> bool:
         return self.config.has_own_tokens(role)
 
@@ -152,7 +164,11 @@ class CalmForCausalLM(ComposedModel):
         members |= {name: cache_for(self.member(name), None, windows=False) for name in self._aligners}
         bridges = {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}
         return ComposedCache(
-            members, bridges, max_cache_len, texts={name: Rows(each) for name, each in self._aligners.items()}
+            members,
+            bridges,
+            max_cache_len,
+            texts={name: Rows(each) for name, each in self._aligners.items()},
+            prompt_readers=self.config.prompt_readers(),
         )
 
     def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
@@ -178,6 +194,8 @@ class CalmForCausalLM(ComposedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        prompt_length: int | None = None,
+        prompt_mask: torch.Tensor | None = None,
     ) -> CausalLMOutputWithPast | tuple:
         """One pass of all members over new tokens.
 
@@ -190,6 +208,9 @@ class CalmForCausalLM(ComposedModel):
             cache: what an earlier pass returned (`past_key_values` in transformers before 5.24; both are taken).
             labels: [batch, new], -100 where no loss is wanted; shifted here, as everywhere in HF.
             logits_to_keep: how many last positions need logits (0 = all), or which.
+            prompt_length: columns of the prompt with its padding, for augmenting models that read nothing after it. By
+                default, what comes before the first learned label; without labels, all of a first pass.
+            prompt_mask: [batch, new], true at the prompts of whole texts, where they are not of one length.
             num_items_in_batch: labels in the whole accumulated batch, to divide the summed loss by.
 
         Returns:
@@ -206,11 +227,14 @@ class CalmForCausalLM(ComposedModel):
             raise ConfigurationError("This composition is detached from its members. Call attach() to use it again.")
         if use_cache is None:
             # nobody goes on from a pass with labels, and transformers looks for packed documents only without a cache
-            use_cache = self.config.use_cache and not self.training and labels is None
+            use_cache = self.config.use_cache and not self.training and labels is None and prompt_mask is None
         composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
         if composed is not None:
             composed.begin_pass(self._running())
         inputs = self._member_inputs(input_ids, attention_mask, position_ids, composed, use_cache)
+        if labels is not None and prompt_length is None and prompt_mask is None and composed is None:
+            prompt_mask = prompt_of(labels, attention_mask, position_ids)
+        inputs |= {"prompt_length": prompt_length, "prompt_mask": prompt_mask}
         head = {
             "logits_to_keep": logits_to_keep,
             "output_hidden_states": output_hidden_states,
@@ -243,6 +267,11 @@ class CalmForCausalLM(ComposedModel):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
     ) -> Iterator[dict[str, Any]]:
         """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
+        if self.reads_prompts:
+            raise ConfigurationError(
+                "This trainer does not say which tokens are learned, and an augmenting model with reads='prompt' must "
+                "know. Train with lmcompose's own CalmTrainer, or with transformers' Trainer."
+            )
         inputs = self._member_inputs(input_ids, attention_mask, position_ids)
         with self._anchor_slot.during(self._writer(inputs, None)), self._unfrozen(ANCHOR):
             yield inputs
@@ -268,8 +297,12 @@ class CalmForCausalLM(ComposedModel):
             "use_cache": use_cache,
         }
         running = [ANCHOR, *self._running()]
-        self._check_length(inputs, cache, [role for role in running if not self._has_own_tokens(role)])
+        self._check_length(inputs, cache, [role for role in running if not self._reads_otherwise(role)])
         return inputs
+
+    def _reads_otherwise(self, role: str) -> bool:
+        """Whether a member reads something else than the anchor: its length is checked where it is read."""
+        return self._has_own_tokens(role) or self.config.reads_prompt(role)
 
     def _writer(
         self, inputs: dict[str, Any], cache: ComposedCache | None
@@ -278,49 +311,42 @@ class CalmForCausalLM(ComposedModel):
         names = self._running()
         if not names:
             return _leave_alone
-        reads = {name: self._read(name, inputs, cache) for name in names}
+        prompt = prompt_pass(inputs, cache) if any(self.config.reads_prompt(name) for name in names) else None
+        reads = {name: self._read(name, inputs, cache, prompt) for name in names}
+        if cache is not None and prompt is not None:
+            cache.prompt_read += prompt.count
 
         def write(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
             written = hidden_states
             for name in names:
-                for index, (augmenting_layer, anchor_layer) in enumerate(self.config.pairs(name)):
-                    if anchor_layer != layer:
-                        continue
-                    read, bridge = reads[name], self.bridge(name, augmenting_layer, anchor_layer)
-                    states = read.states.get(augmenting_layer)
-                    key, value = self._readers[name].keys_and_values(bridge, states, cache, index)
-                    if key is None or value is None:
-                        continue  # nothing was read yet
-                    mask = read.mask
-                    if mask is not None and mask.device != hidden_states.device:  # an anchor spread over devices
-                        mask = mask.to(hidden_states.device)
-                    # contributions add: each bridge's queries come from what the anchor itself had here
-                    added = bridge.attend(hidden_states, key, value, mask, read.implementation)
-                    if read.seen is not None:
-                        added = added.masked_fill(~read.seen.to(added.device), 0)
+                # contributions add: each bridge's queries come from what the anchor itself had here
+                for added in self._readers[name].added(reads[name], layer, hidden_states, self.bridge, cache):
                     written = written + added
             return written
 
         return write
 
-    def _read(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> Read:
+    def _read(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None, prompt: PromptPass | None) -> Read:
         """Run one augmenting model over what is new."""
         implementation = self.config._attn_implementation
-        if not self._has_own_tokens(name):
+        other: OwnPass | PromptPass
+        if self._has_own_tokens(name):
+            if cache is None:
+                other = read_at_once(self._aligners[name], inputs)
+            else:
+                other = read_on(cast(Rows, cache.texts[name]), name, inputs, cache)
+        elif prompt is not None and self.config.reads_prompt(name):
+            other = prompt
+        else:
             mask = self._bridge_mask(name, inputs, cache)
             return Read(self._augmenting_states(name, inputs, cache), mask, implementation)
-        if cache is None:
-            own = read_at_once(self._aligners[name], inputs)
-        else:
-            own = read_on(cast(Rows, cache.texts[name]), name, inputs, cache)
         states = {}
-        if own.inputs is not None:
-            self._check_length(own.inputs, None if cache is None else cache.members[name], [name])
-            states = self._augmenting_states(name, own.inputs, cache)
+        if other.inputs is not None:
+            self._check_length(other.inputs, None if cache is None else cache.members[name], [name])
+            states = self._augmenting_states(name, other.inputs, cache)
         implementation = implementation if implementation == "eager" else "sdpa"  # others take no mask of any form
-        bridge = self.bridge(name, *self.config.pairs(name)[0])
-        seen = None if own.seen.all() else own.seen.unsqueeze(-1)
-        return Read(states, own.mask(implementation, bridge.dtype, self.device), implementation, seen)
+        dtype = self.bridge(name, *self.config.pairs(name)[0]).dtype
+        return Read(states, other.mask(implementation, dtype, self.device), implementation, other.seeing)
 
     def _augmenting_states(
         self, name: str, inputs: dict[str, Any], cache: ComposedCache | None
@@ -346,6 +372,7 @@ class CalmForCausalLM(ComposedModel):
         built = {key: getattr(self.config, key) for key in ("connections", "num_heads", "projection")}
         return {
             "Connections (augmenting layer, anchor layer)": built,
+            "Augmenting models that read the prompt alone": {"reads": self.config.reads} if self.config.reads else {},
             "Unfrozen layers, of which this folder holds the weights": self.config.unfreeze or {},
             **super()._card_details(),
         }

@@ -1,8 +1,9 @@
-"""What an augmenting model has to say in a pass: its hidden states at the connected layers, run and kept.
+"""What an augmenting model has to say in a pass: its hidden states at the connected layers, and what bridges make of it.
 
 This file knows no anchor and no bridge's maths.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,33 @@ class Reader:
             run_without_head(model, **moved, **view)
         return states
 
-    def keys_and_values(
+    def added(
+        self,
+        read: Read,
+        layer: int,
+        hidden_states: torch.Tensor,
+        bridge_of: Callable[[str, int, int], Bridge],
+        cache: ComposedCache | None,
+    ) -> list[torch.Tensor]:
+        """What each bridge of the model adds to H_B [batch, new, D_B] at an anchor layer."""
+        contributions = []
+        for index, (augmenting_layer, anchor_layer) in enumerate(self.pairs):
+            if anchor_layer != layer:
+                continue
+            bridge = bridge_of(self.name, augmenting_layer, anchor_layer)
+            key, value = self._keys_and_values(bridge, read.states.get(augmenting_layer), cache, index)
+            if key is None or value is None:
+                continue  # nothing was read yet
+            mask = read.mask
+            if mask is not None and mask.device != hidden_states.device:  # an anchor spread over devices
+                mask = mask.to(hidden_states.device)
+            added = bridge.attend(hidden_states, key, value, mask, read.implementation)
+            if read.seen is not None:
+                added = added.masked_fill(~read.seen.to(added.device), 0)
+            contributions.append(added)
+        return contributions
+
+    def _keys_and_values(
         self, bridge: Bridge, states: torch.Tensor | None, cache: ComposedCache | None, index: int
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """All keys and values so far of the bridge `index`, with those of new states where there are any."""

@@ -107,6 +107,7 @@ class RecipeModels:
             "every": recipe.every,
             "revisions": recipe.revisions,
             "unfreeze": recipe.unfreeze,
+            "reads": recipe.reads,
             "trust_remote_code": recipe.trust_remote_code,
         }
 

@@ -181,6 +181,11 @@ class TrainingRecipe(Strict):
     bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Standard deviation of the initial composition parameters; W_O starts at zero."
     )
+    reads: Literal["text", "prompt"] | dict[str, Literal["text", "prompt"]] | None = Field(
+        None,
+        description="text (the default): an augmenting model reads every token; prompt: it reads what comes before the "
+        "answer, once. Or name: one of the two.",
+    )
     unfreeze: dict[str, list[Layer]] | None = Field(
         None,
         description="Decoder layers to train too (beyond the paper), as anchor or an augmenting name: [layers from 1]. "

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmcompose.calm.prompts import prompt_of
 from lmcompose.calm.unfrozen import UNFROZEN_PREFIX
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
@@ -104,6 +105,9 @@ class CalmTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
+        if getattr(self.accelerator.unwrap_model(self.model), "reads_prompts", False):  # the labels say what it is
+            prompts = prompt_of(labels, inputs.get("attention_mask"), inputs.get("position_ids"))
+            inputs.setdefault("prompt_mask", prompts)
         with torch.no_grad(), self.compute_loss_context_manager():
             # Without a cache, since transformers looks for packed documents only where there is none.
             logits = model(**inputs, use_cache=False).logits
