@@ -1,4 +1,4 @@
-"""The laws where an augmenting model reads the prompt alone. It is exempt from law 4's refresh at every decoded token."""
+"""The laws where an augmenting model reads the prompt alone: law 4 is exempt from the refresh at decoded tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import CompileConfig
 
 from lmcompose import CalmForCausalLM, compose
 from lmcompose.architecture import CACHE_ARGUMENT
@@ -49,19 +50,17 @@ def _runs(model: CalmForCausalLM) -> list[int]:
 
 
 def _slow(pair: Pair, row: torch.Tensor, prompt: int) -> torch.Tensor:
-    """Logits [length, vocabulary] by the definition: position t by itself, from the prompt up to t and no more.
+    """Logits [length, vocabulary] by the definition: position t sees m_A's states up to itself, and none of the answer.
 
-    A model that reads every token is given an m_A whose answer positions are cut off: for t within the prompt it is run
-    on the text up to t, and for a later t its attention to what comes after the prompt is taken away by hand.
+    A composition that reads every token, whose bridges are given another mask: lower-triangular, and without the columns
+    of the answer.
     """
     model = random_composition(pair)
-    mask_of = model._bridge_mask
 
     def cut(name: str, inputs: dict[str, torch.Tensor], cache: Any) -> torch.Tensor:
         length = inputs["input_ids"].shape[1]
         allowed = torch.ones(length, length, dtype=torch.bool).tril()
         allowed[:, prompt:] = False
-        assert mask_of(name, inputs, cache) is None or length
         return allowed[None, None]
 
     model._bridge_mask = cut  # type: ignore[method-assign]
@@ -144,11 +143,25 @@ def test_assisted_decoding_and_shortened_caches(pair: Pair) -> None:
     whole = plain_logits(model, row, prompt_length=5)
     for left in (9, 3):  # into the answer, and into the prompt
         cache = model.new_cache()
+        cache.activate_past_recording()  # as assisted decoding does, for layers with a window
         with torch.no_grad():
             model(row[:, :11], prompt_length=5, **{CACHE_ARGUMENT: cache})
             cache.crop(left - 11)
             rest = model(row[:, left:], prompt_length=5, **{CACHE_ARGUMENT: cache}).logits
         assert_same_logits(rest, whole[:, left:])
+
+
+def test_a_compiled_static_cache_decodes_the_same_in_one_graph() -> None:
+    compile_config = CompileConfig(fullgraph=True, backend="eager", mode=None)
+    compile_config._compile_all_devices = True
+    model, row = _reader(), ROWS[1][None]
+    torch._dynamo.reset()
+    captured = torch._dynamo.utils.counters["stats"]
+    captured.clear()
+    got = model.generate(row, cache_implementation="static", compile_config=compile_config, **SETTINGS)
+    assert torch.equal(got, model.generate(row, **SETTINGS))
+    assert captured["unique_graphs"] == 1, "the prompt is read outside of the graph, and every token within one"
+    torch._dynamo.reset()
 
 
 def test_a_cache_holds_one_prompt() -> None:
@@ -213,7 +226,6 @@ def test_prompts_are_found_by_the_labels() -> None:
 def test_the_evaluation_loss_is_the_training_loss(tmp_path: Path) -> None:
     from tests.training.test_trainer import Documents, trainer_of
 
-    held_out = Documents(6, seed=5)
     for packed in (False, True):
         held_out = Documents(6, seed=5, packed=packed)
         model = _reader()
@@ -224,7 +236,7 @@ def test_the_evaluation_loss_is_the_training_loss(tmp_path: Path) -> None:
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ saved, several, refused
+# ------------------------------------------------------------------------------------ saved, several, refused
 
 
 def test_untrained_it_is_the_anchor_and_saved_is_loaded(tmp_path: Path) -> None:

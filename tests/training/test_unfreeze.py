@@ -140,3 +140,21 @@ def test_two_processes_give_the_losses_of_one(project: Project, tmp_path: Path) 
             assert done.returncode == 0, done.stdout + done.stderr
         curves.append(json.loads((folder / "out" / "loss_curve.json").read_text())["train"])
     assert [point["loss"] for point in curves[0]] == pytest.approx([point["loss"] for point in curves[1]], rel=1e-4)
+
+
+def test_a_recipe_lets_the_augmenting_model_read_the_prompt_alone(project: Project) -> None:
+    """The same losses packed and not, other ones than those of a model that reads every token."""
+    losses = {}
+    for name, replacements in {
+        "prompt": [("output: out", "reads: prompt\noutput: out")],
+        "text": [],
+        "packed": [("output: out", "reads: prompt\noutput: out"), ("batch_size: 4", "batch_size: 4\n  packing: true")],
+    }.items():
+        recipe = project(*replacements, ("steps: 12", "steps: 6"), folder=project().parent / name)
+        result = quiet(recipe)["results"]
+        losses[name] = (result["validation_loss_untrained"], result["validation_loss"])
+        model = lmcompose.load(recipe.parent / "out" / "model")
+        assert model.config.prompt_readers() == ([] if name == "text" else ["augmenting"])
+    assert losses["prompt"][0] == pytest.approx(losses["text"][0], rel=1e-6), "untrained, both are the anchor"
+    assert losses["packed"][0] == pytest.approx(losses["text"][0], rel=1e-5)
+    assert abs(losses["prompt"][1] - losses["text"][1]) > 1e-5

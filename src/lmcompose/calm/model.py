@@ -20,18 +20,19 @@ from lmcompose.calm.attach import hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
+from lmcompose.calm.generating import CalmGenerationMixin
 from lmcompose.calm.own_tokens import OwnPass, read_at_once, read_on
-from lmcompose.calm.prompts import PromptPass, given_length, prompt_of, prompt_pass
+from lmcompose.calm.prompts import PromptPass, prompt_of, prompt_pass
 from lmcompose.calm.reading import Read, Reader
 from lmcompose.calm.unfrozen import Unfrozen
 from lmcompose.composed import ComposedModel
-from lmcompose.errors import CacheError, ConfigurationError, nearest
-from lmcompose.generation import cache_for, positions_of
+from lmcompose.errors import ConfigurationError, nearest
+from lmcompose.generation import positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
 
 
-class CalmForCausalLM(ComposedModel):
+class CalmForCausalLM(CalmGenerationMixin, ComposedModel):
     """An anchor that cross-attends to the hidden states of frozen augmenting models.
 
     Position t of the anchor attends to augmenting positions up to t; of a model with a tokenizer of its own, to those
@@ -141,43 +142,6 @@ class CalmForCausalLM(ComposedModel):
             handles += self.unfrozen.hook(role, self.member(role))
         written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
         return handles + hook_layers(self.anchor, written, self._anchor_slot)
-
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether an augmenting model reads the prompt alone, so that passes must know what the prompt is."""
-        return bool(self.config.prompt_readers())
-
-    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """HF's `generate`. For augmenting models that read the prompt, the prompt is what is given here."""
-        if self.reads_prompts and kwargs.get("prompt_length") is None:
-            kwargs["prompt_length"] = given_length(inputs, kwargs)
-        return super().generate(inputs, *args, **kwargs)
-
-    def _has_own_tokens(self, role: str) -> bool:
-        return self.config.has_own_tokens(role)
-
-    def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
-        """An empty cache: the anchor's layers, the augmenting models' layers, then one layer per bridge."""
-        if self._aligners:
-            max_cache_len = None  # what a model reads in tokens of its own has no length that is known before
-        members = super().new_cache(max_cache_len, windows=windows).members
-        members |= {name: cache_for(self.member(name), None, windows=False) for name in self._aligners}
-        bridges = {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}
-        return ComposedCache(
-            members,
-            bridges,
-            max_cache_len,
-            texts={name: Rows(each) for name, each in self._aligners.items()},
-            prompt_readers=self.config.prompt_readers(),
-        )
-
-    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
-        if self._aligners and cache is not None and not isinstance(cache, ComposedCache):
-            raise CacheError(
-                f"A {type(cache).__name__} cannot follow models that read the text in tokens of their own. Pass "
-                "model.new_cache(), the cache that an earlier pass returned, or none at all."
-            )
-        return super()._composed_cache(cache, use_cache)
 
     def forward(
         self,

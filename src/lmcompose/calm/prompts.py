@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.cache import ComposedCache
 from lmcompose.errors import ConfigurationError
 
@@ -132,13 +131,3 @@ def prompt_of(
     columns = torch.arange(labels.shape[1], device=labels.device)
     start = torch.where(starts, columns, 0).cummax(dim=-1).values
     return learned == learned.gather(1, start)
-
-
-def given_length(inputs: torch.Tensor | None, arguments: dict[str, Any]) -> int:
-    """How many columns a generation starts from: the prompt. A drafting model goes on with the prompt that it began."""
-    cache: Any = arguments.get(CACHE_ARGUMENT)
-    begun = getattr(cache, "prompt_length", None)
-    if begun is not None and getattr(arguments.get("generation_config"), "is_assistant", False):
-        return int(begun)
-    ids = inputs if inputs is not None else arguments.get("input_ids")
-    return 1 if ids is None else int(ids.shape[1])

@@ -1,4 +1,4 @@
-"""What an augmenting model has to say in a pass: its hidden states at the connected layers, and what bridges make of it.
+"""What an augmenting model has to say in a pass: its hidden states, and what its bridges make of them.
 
 This file knows no anchor and no bridge's maths.
 """

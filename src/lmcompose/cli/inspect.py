@@ -63,8 +63,10 @@ def _combined(report: dict[str, Any]) -> "list[RenderableType]":
             pairs = ", ".join(f"({a}, {b})" for a, b in report["connections"][name])
             connections.add_row(name, pairs, f"{report['parameters_of'][name]:,}")
     layers = [f"{role} {', '.join(map(str, numbers))}" for role, numbers in report["unfreeze"].items()]
+    once = [name for name, what in report["reads"].items() if what == "prompt"]
     return [
         connections,
+        *([f"They read the prompt alone: {', '.join(once)}."] if once else []),
         *([f"Unfrozen layers, with weights of its own: {'; '.join(layers)}."] if layers else []),
         f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
         f"{report['projection']} projection; folder format {report['format_version']}.",
@@ -117,6 +119,7 @@ def describe(model: str) -> dict[str, Any]:
         "num_heads": config.num_heads,
         "projection": config.projection,
         "unfreeze": config.unfreeze or {},
+        "reads": {name: "prompt" if config.reads_prompt(name) else "text" for name in config.augmenting_names()},
         "parameters": sum(sizes.values()),
         "parameters_of": {
             name: sum(
