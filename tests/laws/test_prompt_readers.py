@@ -52,7 +52,7 @@ def _runs(model: CalmForCausalLM) -> list[int]:
 def _slow(pair: Pair, row: torch.Tensor, prompt: int) -> torch.Tensor:
     """Logits [length, vocabulary] by the definition: position t sees m_A's states up to itself, and none of the answer.
 
-    A composition that reads every token, whose bridges are given another mask: lower-triangular, and without the columns
+    A composition that reads every token, whose bridges have another mask: lower-triangular, and without the columns
     of the answer.
     """
     model = random_composition(pair)
