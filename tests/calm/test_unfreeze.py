@@ -106,6 +106,22 @@ def test_other_layers_of_an_adapted_model_can_be_trained_and_a_later_adapter_is_
         plain_logits(model, IDS)
 
 
+def test_a_forward_that_is_its_classs_own_is_no_obstacle() -> None:
+    """Some versions of transformers leave it on every layer of which they recorded the hidden states."""
+    anchor = tiny_model("llama")
+    for module in decoder_layers(anchor)[1].modules():
+        module.forward = module.forward
+    model = unfrozen({"anchor": [2]}, anchor=anchor)
+    bare = plain_logits(tiny_model("llama"), IDS)
+    assert torch.equal(plain_logits(model, IDS), bare)
+    assert (plain_logits(randomise(model), IDS) - bare).abs().max() > 1e-3
+    with torch.no_grad():
+        for bridge in model.bridges.values():
+            bridge.o_proj.weight.zero_()
+    assert (plain_logits(model, IDS) - bare).abs().max() > 1e-3
+    assert torch.equal(plain_logits(model.detach(), IDS), bare)
+
+
 def test_the_copies_follow_the_live_models_attention() -> None:
     """Settings of the live model hold for the copies too: only the weights are theirs."""
     model = randomise(unfrozen({"anchor": [2]}))

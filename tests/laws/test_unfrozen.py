@@ -272,6 +272,15 @@ def test_saved_is_loaded_and_the_base_is_checked_as_ever(tmp_path: Path) -> None
         for name, parameter in loaded.composition_parameters():
             assert parameter.requires_grad
             assert torch.equal(parameter, saved[name])
+    rounded = random_composition(pair, torch.bfloat16, unfreeze=UNFREEZE)
+    with torch.no_grad():
+        for bridge in rounded.bridges.values():
+            bridge.o_proj.weight.zero_()
+    rounded.save_pretrained(tmp_path / "rounded")
+    members = {"anchor": anchor_of(pair, torch.bfloat16), "augmenting": augmenting_of(pair, torch.bfloat16)}
+    loaded = CalmForCausalLM.from_pretrained(tmp_path / "rounded", composition_dtype=torch.bfloat16, members=members)
+    assert {parameter.dtype for parameter in loaded.unfrozen.parameters()} == {torch.bfloat16}
+    assert torch.equal(plain_logits(loaded, IDS), plain_logits(rounded, IDS)), "rounded once, or in each pass"
     with pytest.raises(WrongBaseError, match="other weights"):
         CalmForCausalLM.from_pretrained(
             tmp_path / "saved", anchor=tiny_model("llama", seed=5), augmenting=augmenting_of(pair)

@@ -65,6 +65,26 @@ def test_more_is_planned_where_a_graph_goes_further(project: Project) -> None:
     assert augmenting > bare
 
 
+def test_a_recipe_that_extends_trains_what_it_unfreezes_and_keeps_the_rest(project: Project) -> None:
+    first = project(UNFREEZE, ("steps: 12", "steps: 2"))
+    quiet(first)
+    lines = first.read_text().splitlines()
+    small = lines[1].removeprefix("augmenting: ")
+    second = project(folder=first.parent / "second")
+    second.write_text("\n".join([f"extends: {first.parent}/out/model", f"augmenting: {{more: {small}}}", *lines[2:]]))
+    text = second.read_text().replace("{anchor: [3], augmenting: [1]}", "{anchor: [2], more: [2]}")
+    second.write_text(text)
+    result = quiet(second)["results"]
+    bridges = 2 * (48 * 32 + 4 * 32 * 32)
+    assert result["plan"]["unfrozen"] == {"anchor": [2], "more": [2]}
+    assert result["plan"]["trained_parameters"] == result["trained_parameters"] == bridges + sum(LAYERS.values())
+    before, after = (load_file(each.parent / "out" / "model" / "model.safetensors") for each in (first, second))
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {name.split(".")[1] for name in after.keys() - before.keys()} == {
+        "anchor_2", "more_2", "more_1_1", "more_2_3"
+    }  # fmt: skip
+
+
 def test_bf16_members_keep_fp32_copies(project: Project) -> None:
     recipe = project(UNFREEZE, ("output", "dtype: bfloat16\noutput"), ("steps: 12", "steps: 2"))
     plan = quiet(recipe)["results"]["plan"]

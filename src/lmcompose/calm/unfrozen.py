@@ -179,7 +179,7 @@ def trainable_layer(model: PreTrainedModel, role: str, number: int) -> nn.Module
     if packed or any(parameter.dtype not in TRAINABLE for parameter in own.values()):
         raise refuse("the model is quantised. Load it in bfloat16 or float32.")
     if any(parameter.device.type == "meta" for parameter in own.values()) or any(
-        "forward" in vars(module) and not isinstance(vars(module)["forward"], StandIn) for module in modules
+        _runs_otherwise(module) for module in modules
     ):
         raise refuse(
             "another library runs its forward, as accelerate does for a model that device_map spreads over devices. "
@@ -193,6 +193,13 @@ def trainable_layer(model: PreTrainedModel, role: str, number: int) -> nn.Module
     if shared:
         raise refuse(f"other parts of the model use its {shared[0]} too, and would not learn with it.")
     return layer
+
+
+def _runs_otherwise(module: nn.Module) -> bool:
+    """Whether a module has a forward of its own. Recording hidden states leaves its class's there."""
+    forward = vars(module).get("forward")
+    own = forward is None or isinstance(forward, StandIn) or getattr(forward, "__func__", None) is type(module).forward
+    return not own
 
 
 def unfrozen_key(role: str, layer: int) -> str:

@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ class CalmTrainer(Trainer):
         made = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if made and self._unfrozen_learning_rate is not None:
-            _set_apart(optimizer, _unfrozen_parameters(self.model), self._unfrozen_learning_rate)
+            _set_apart(optimizer, _unfrozen_parameters(cast(nn.Module, self.model)), self._unfrozen_learning_rate)
         if not any(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"]):
             raise ConfigurationError("The composition has no parameter to train: all of them have requires_grad=False.")
         return optimizer
