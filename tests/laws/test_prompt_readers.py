@@ -14,6 +14,7 @@ from lmcompose import CalmForCausalLM, compose
 from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.calm.prompts import prompt_of
 from lmcompose.errors import CacheError, ConfigurationError
+from lmcompose.evaluation.scoring import composed_scores
 from lmcompose.training.packing import IGNORED, Collator, packed_row
 from tests.compositions import (
     DIFFERENT,
@@ -151,6 +152,16 @@ def test_assisted_decoding_and_shortened_caches(pair: Pair) -> None:
         assert_same_logits(rest, whole[:, left:])
 
 
+def test_an_answer_is_scored_as_it_is_generated() -> None:
+    model, row = _reader(), ROWS[1][None]
+    steps = model.generate(row, output_logits=True, return_dict_in_generate=True, **SETTINGS)
+    read = steps.sequences[:, :-1]
+    inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+    got = composed_scores(model, inputs, SETTINGS["max_new_tokens"])
+    assert_same_logits(got.composition, torch.cat(steps.logits))
+    assert_same_logits(got.base, plain_logits(anchor_of(PAIRS["llama+gpt2"]), read)[0, 13:])
+
+
 def test_a_compiled_static_cache_decodes_the_same_in_one_graph() -> None:
     compile_config = CompileConfig(fullgraph=True, backend="eager", mode=None)
     compile_config._compile_all_devices = True
@@ -209,7 +220,7 @@ def test_the_loss_is_that_of_every_text_with_its_own_prompt(pair: Pair, packed: 
     for name, parameter in model.composition_parameters():
         assert torch.equal(parameter.grad, gradients[name])
     text = random_composition(pair).train()
-    assert abs(float(text(**batch).loss) - float(loss.detach())) > DIFFERENT, "it could not fail"
+    assert abs(float(text(**batch).loss.detach()) - float(loss.detach())) > DIFFERENT, "it could not fail"
 
 
 def test_prompts_are_found_by_the_labels() -> None:
@@ -286,6 +297,8 @@ def test_where_it_would_not_know_the_prompt_it_is_refused() -> None:
     model = _reader()
     with pytest.raises(ConfigurationError, match="Compose it anew with reads='text'"):
         compose(model, tiny_model("gpt2", seed=4))
+    with pytest.raises(ConfigurationError, match="prompt_mask is for whole texts"):
+        model(ROWS[1][None], labels=ROWS[1][None], use_cache=True)
     with pytest.raises(ConfigurationError, match="CalmTrainer"):
         model.base_model(ROWS[1][None])
     foreign = family("qwen")

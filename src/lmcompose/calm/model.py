@@ -196,7 +196,7 @@ class CalmForCausalLM(CalmGenerationMixin, ComposedModel):
         if composed is not None:
             composed.begin_pass(self._running())
         inputs = self._member_inputs(input_ids, attention_mask, position_ids, composed, use_cache)
-        if labels is not None and prompt_length is None and prompt_mask is None and composed is None:
+        if self.reads_prompts and labels is not None and prompt_length is None and prompt_mask is None:
             prompt_mask = prompt_of(labels, attention_mask, position_ids)
         inputs |= {"prompt_length": prompt_length, "prompt_mask": prompt_mask}
         head = {
