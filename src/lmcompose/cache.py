@@ -50,6 +50,8 @@ class ComposedCache(Cache):
             read one batch in several roles. May be set later: whoever runs them knows.
         texts: members that read the text in tokens of their own, and what they have read; all texts end at the last
             column of their layers, and of their bridges', which need not be as many as the leader's.
+        prompt_readers: members that read the prompt and nothing after it: their layers, and their bridges', hold no
+            more than that.
     """
 
     def __init__(
@@ -59,10 +61,14 @@ class ComposedCache(Cache):
         max_cache_len: int | None = None,
         copies: Mapping[str, int] | None = None,
         texts: Mapping[str, OwnTexts] | None = None,
+        prompt_readers: Sequence[str] = (),
     ) -> None:
         self.members = dict(members)
         self.copies = dict(copies or {})
         self.texts = dict(texts or {})
+        self.prompt_readers = tuple(prompt_readers)
+        self.prompt_length: int | None = None
+        self.prompt_read = 0
         self._text_length = max_cache_len
         self._missed: set[str] = set()
         self.bridges = {
@@ -98,12 +104,37 @@ class ComposedCache(Cache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove tokens from every layer that was filled: a disabled composition fills its leader's layers alone."""
+        prompt_removed = self._crop_prompt(tokens_to_remove)
         for name, view in self.views():
             if name not in self.texts:
-                _crop(view, tokens_to_remove)
+                _crop(view, prompt_removed if name in self.prompt_readers else tokens_to_remove)
         for name, own in self.texts.items():
             if own.columns:
                 realign(self, name, own.drop(abs(tokens_to_remove)), max(own.lengths))
+
+    def begin_prompt(self, length: int | None, new: int) -> int:
+        """How many columns the prompt has: `length`, or else the `new` ones of the first pass.
+
+        Raises:
+            CacheError: the cache was begun with a prompt of another length.
+        """
+        if self.prompt_length is None:
+            self.prompt_length = new if length is None else length
+        if length is not None and length != self.prompt_length:
+            raise CacheError(
+                f"The cache holds a prompt of {self.prompt_length} tokens and its answer, and now the prompt has "
+                f"{length}. {list(self.prompt_readers)} read a prompt once: start again from an empty cache."
+            )
+        return self.prompt_length
+
+    def _crop_prompt(self, tokens_to_remove: int) -> int:
+        """How many columns of the prompt go, as a number for `crop`: none, but where more than the answer goes."""
+        if not self.prompt_read:
+            return 0
+        left = int(self.members[self.leader].get_seq_length()) - abs(tokens_to_remove)
+        removed = max(0, self.prompt_read - left)
+        self.prompt_read -= removed
+        return -removed
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every text several times, one after the other."""
@@ -114,6 +145,7 @@ class ComposedCache(Cache):
     def reset(self) -> None:
         """Empty the cache."""
         super().reset()
+        self.prompt_length, self.prompt_read = None, 0
         for own in self.texts.values():
             own.reset()
 
@@ -166,7 +198,9 @@ class ComposedCache(Cache):
             CacheError: a member's length differs from the leader's.
         """
         lengths = self.lengths()
-        late = {name: int(lengths[name]) for name in names if lengths[name] != lengths[self.leader]}
+        read = lengths[self.leader] if self.prompt_length is None else self.prompt_read
+        expected = {name: read if name in self.prompt_readers else lengths[self.leader] for name in names}
+        late = {name: int(lengths[name]) for name in names if lengths[name] != expected[name]}
         if late:
             raise CacheError(
                 f"The cache holds {int(lengths[self.leader])} positions of '{self.leader}' but {late}: it was filled "

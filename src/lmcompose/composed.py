@@ -60,6 +60,12 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
 
     def __init__(self, config: ComposedConfig, members: Mapping[str, Member]) -> None:
         super().__init__(config)
+        for role, member in members.items():
+            if getattr(member.model, "reads_prompts", False):
+                raise ConfigurationError(
+                    f"The {role} is a composition with reads='prompt', which only its own generate can tell what the "
+                    "prompt is. Compose it anew with reads='text' to make it a member."
+                )
         self.members = nn.ModuleDict({role: member.model for role, member in members.items()})
         leader = next(iter(members.values()))
         self.tokenizers = {role: member.tokenizer for role, member in members.items()}

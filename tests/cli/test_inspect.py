@@ -65,6 +65,20 @@ def test_several_augmenting_models_and_what_was_added(run: Run, saved: Saved, tm
     assert f"zoology, law added to {saved.folder} (domain)." in " ".join(result.split())
 
 
+def test_unfrozen_layers_and_readers_of_the_prompt_are_named(run: Run, saved: Saved, tmp_path: Path) -> None:
+    added = {"more": saved.augmenting}
+    model = extend(saved.folder, added, connections=[(2, 1)], reads="prompt", unfreeze={"anchor": [2, 3], "more": [1]})
+    model.save_pretrained(tmp_path / "saved")
+    assert json.loads(run("inspect", saved.folder, "--json").stdout)["unfreeze"] == {}
+    report = json.loads(run("inspect", tmp_path / "saved", "--json").stdout)
+    assert report["unfreeze"] == {"anchor": [2, 3], "more": [1]}
+    assert report["reads"] == {"domain": "text", "more": "prompt"}
+    assert report["parameters"] == model.num_composition_parameters() > sum(report["parameters_of"].values())
+    text = " ".join(run("inspect", tmp_path / "saved").stdout.split())
+    assert "Unfrozen layers, with weights of its own: anchor 2, 3; more 1." in text
+    assert "They read the prompt alone: more." in text
+
+
 def test_members_that_are_not_here(run: Run, saved: Saved, tmp_path: Path) -> None:
     shutil.copytree(saved.folder, tmp_path / "copy")
     config = json.loads((tmp_path / "copy" / "config.json").read_text())

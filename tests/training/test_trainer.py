@@ -68,6 +68,7 @@ def trainer_of(model: CalmForCausalLM, folder: Path, count: int = 24, **values: 
     callbacks = values.pop("callbacks", None)
     evaluated = values.pop("eval_dataset", None)
     packed = values.pop("packed", False)
+    rate = values.pop("unfrozen_learning_rate", None)
     return CalmTrainer(
         model=model,
         args=arguments(folder, **values),
@@ -75,6 +76,7 @@ def trainer_of(model: CalmForCausalLM, folder: Path, count: int = 24, **values: 
         eval_dataset=evaluated,
         data_collator=Collator(0),
         callbacks=callbacks,
+        unfrozen_learning_rate=rate,
     )
 
 

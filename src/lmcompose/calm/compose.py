@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose.alignment.spans import aligner
 from lmcompose.alignment.vocabulary import check_same_size, check_same_tokenizer
-from lmcompose.calm.config import ALIGNMENTS, ANCHOR, IDS, SPANS, CalmConfig, check_name
+from lmcompose.calm.config import ALIGNMENTS, ANCHOR, IDS, SPANS, TEXT, CalmConfig, check_name
 from lmcompose.calm.connections import default_connections
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.errors import ConfigurationError, TokenizerMismatchError, nearest
@@ -46,6 +46,8 @@ def plan_composition(
     trust_remote_code: bool = False,
     quantization: Any = None,
     use_safetensors: bool | None = True,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
 ) -> CalmConfig:
     """The configuration of a composition, checked, from the members' own configurations: no weight is read.
 
@@ -73,6 +75,8 @@ def plan_composition(
         norm=norm,
         rank=rank,
         bridge_initializer_range=bridge_initializer_range,
+        unfreeze=layers_of(unfreeze),
+        reads=read_by(reads, [role for role in sources if role != ANCHOR]),
     )
     config.check()
     return config
@@ -90,6 +94,8 @@ def compose(
     norm: bool = False,
     rank: int | None = None,
     bridge_initializer_range: float = 0.02,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
     device_map: Any = None,
@@ -116,6 +122,10 @@ def compose(
             `calm.bridge.Bridge`, for the next two as well).
         norm: beyond the paper: RMS-norm what the bridges read of both models.
         rank: beyond the paper: make every matrix of the bridges a product of two of this rank.
+        unfreeze: role -> decoder layers, counted from 1, to train with the bridges (beyond the paper). The composition
+            has weights of its own for them: the member is not changed (see `calm.unfrozen`).
+        reads: "text" lets an augmenting model read every token, as in the paper; "prompt" lets it read the prompt once
+            and no token after it (the paper's ablation); or name -> one of these.
         dtype: of members that are loaded here, or role -> dtype; by default what their checkpoints have.
         device_map: of members that are loaded here, as transformers has it; or role -> device or device map.
         bridge_dtype: of the composition parameters; float32 under bfloat16 members trains best.
@@ -153,6 +163,8 @@ def compose(
         trust_remote_code,
         quantization,
         use_safetensors,
+        unfreeze,
+        reads,
     )
     references = config.references()
     config.alignment = align_members(
@@ -160,6 +172,7 @@ def compose(
         {role: source_tokenizer(of, references[role], trust_remote_code) for role, of in sources.items()},
         alignment,
     )
+    config.check()  # an augmenting model's tokens may not go with how it is to read
     check_roles("dtype", dtype, sources)
     check_device_map(device_map, sources)
     members: dict[str, Member] = {}
@@ -210,6 +223,22 @@ def connections_of(
             )
         connections = {names[0]: connections}
     return {name: [_as_list(pair) for pair in pairs] for name, pairs in connections.items()}
+
+
+def read_by(reads: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str, str] | None:
+    """What each augmenting model that is not to read every token reads."""
+    words = dict(reads) if isinstance(reads, Mapping) else {name: reads for name in names if reads is not None}
+    return {name: word for name, word in words.items() if word != TEXT or name not in names} or None
+
+
+def layers_of(unfreeze: Mapping[str, Sequence[int]] | None) -> dict[str, Any] | None:
+    """`unfreeze` as a configuration keeps it; what is no list of layers is left for `check_unfrozen` to name."""
+    found = {role: _as_list(layers) for role, layers in (unfreeze or {}).items()}
+    return {role: sorted(layers) if _are_numbers(layers) else layers for role, layers in found.items()} or None
+
+
+def _are_numbers(layers: Any) -> bool:
+    return isinstance(layers, list) and all(isinstance(layer, int) for layer in layers)
 
 
 def _as_list(pair: Any) -> Any:

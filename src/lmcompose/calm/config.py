@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig
 
 from lmcompose.calm.bridge import PROJECTIONS
-from lmcompose.calm.connections import Connection, check_connections
+from lmcompose.calm.connections import Connection, check_connections, check_unfrozen
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.saved import ComposedConfig
 
@@ -13,6 +13,7 @@ ANCHOR = "anchor"
 IDS, SPANS = ALIGNMENTS = ("ids", "spans")
 BEYOND = ("gate", "norm", "rank")
 """Options of the bridges that the paper does not have; each is off where it is not true."""
+TEXT, PROMPT = READS = ("text", "prompt")
 
 
 class CalmConfig(ComposedConfig):
@@ -28,6 +29,10 @@ class CalmConfig(ComposedConfig):
             are zero.
         alignment: augmenting name -> one of `ALIGNMENTS`: "ids" where it reads the anchor's tokens, "spans" where it
             reads the same text in tokens of its own. A name that is not there shares the anchor's tokens.
+        unfreeze: role -> decoder layers, counted from 1, that the composition trains weights of its own for (beyond the
+            paper).
+        reads: augmenting name -> one of `READS`: "text" where it reads every token, "prompt" where it reads the prompt
+            once and no token after it (the paper's ablation, m_A as an encoder). A name that is not there reads all.
     """
 
     model_type = "calm"
@@ -41,6 +46,8 @@ class CalmConfig(ComposedConfig):
     rank: int | None = None
     bridge_initializer_range: float = 0.02
     alignment: dict[str, str] | None = None
+    unfreeze: dict[str, Any] | None = None
+    reads: dict[str, str] | None = None
 
     def has_own_tokens(self, name: str) -> bool:
         """Whether an augmenting model reads the text in tokens of its own."""
@@ -53,6 +60,14 @@ class CalmConfig(ComposedConfig):
     def beyond_the_paper(self) -> dict[str, Any]:
         """Those of `BEYOND` that are on."""
         return {option: value for option in BEYOND if (value := getattr(self, option))}
+
+    def reads_prompt(self, name: str) -> bool:
+        """Whether an augmenting model reads the prompt alone."""
+        return (self.reads or {}).get(name) == PROMPT
+
+    def prompt_readers(self) -> list[str]:
+        """The names of the augmenting models that read the prompt alone, in order."""
+        return [name for name in self.augmenting_names() if self.reads_prompt(name)]
 
     def augmenting_names(self) -> list[str]:
         """The names of the augmenting models, in order."""
@@ -96,6 +111,26 @@ class CalmConfig(ComposedConfig):
                     f"{anchor.hidden_size}, or leave it out."
                 )
             check_connections(self.pairs(name), references[name].num_hidden_layers, anchor.num_hidden_layers)
+        for role, layers in (self.unfreeze or {}).items():
+            if role not in references:
+                raise ConfigurationError(
+                    f"unfreeze: there is no member '{role}'; they are {list(references)}.{nearest(role, references)}"
+                )
+            pairs = None if role == ANCHOR else self.pairs(role)
+            check_unfrozen(role, layers, references[role].num_hidden_layers, pairs)
+        self._check_reads()
+
+    def _check_reads(self) -> None:
+        names = self.augmenting_names()
+        for name, word in (self.reads or {}).items():
+            if word not in READS or name not in names:
+                word, words = (word, READS) if name in names else (name, names)
+                raise ConfigurationError(f"reads: '{word}' is none of {', '.join(words)}.{nearest(str(word), words)}")
+            if word == PROMPT and self.has_own_tokens(name):
+                raise ConfigurationError(
+                    f"reads: '{name}' has a tokenizer of its own, and with one a model reads every token, so that it "
+                    "can be told which of its own tokens are final. Leave out 'prompt' for it."
+                )
 
 
 def check_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Which augmenting layer is joined to which anchor layer.
+"""Which augmenting layer is joined to which anchor layer, and which layers may be trained.
 
 A connection is `(augmenting layer, anchor layer)`, where 0 means the embeddings and k the output of decoder layer k.
 Pure functions on numbers: this file knows no model.
@@ -61,3 +61,39 @@ def check_connections(
             raise ConfigurationError(f"Connection ({augmenting}, {anchor}) is given twice. Keep one of them.")
         checked.append((augmenting, anchor))
     return checked
+
+
+def check_unfrozen(role: str, layers: Sequence[int], depth: int, pairs: Sequence[Connection] | None = None) -> None:
+    """Refuse layers that cannot be trained with a composition.
+
+    Args:
+        role: of the member, for messages.
+        layers: to unfreeze.
+        depth: decoder layers of the member.
+        pairs: the connections of an augmenting model; None for the anchor.
+
+    Raises:
+        ConfigurationError: not a list of integers, a layer that is not there or given twice, the embeddings, or one
+            whose output no connection reads.
+    """
+    numbers = list(layers) if isinstance(layers, (list, tuple)) else []
+    if not numbers or not all(isinstance(layer, int) and not isinstance(layer, bool) for layer in numbers):
+        raise ConfigurationError(f"unfreeze: give '{role}' a list of layers such as [3], and not {layers!r}.")
+    top = depth if pairs is None else max(augmenting for augmenting, _ in pairs)
+    for layer in numbers:
+        if layer == 0:
+            raise ConfigurationError(
+                f"unfreeze: layer 0 of '{role}' is its embeddings, which stay frozen: in many models the same table is "
+                f"the output head. Choose from its decoder layers, 1 to {top}."
+            )
+        if not 1 <= layer <= depth:
+            raise ConfigurationError(
+                f"unfreeze: '{role}' has no layer {layer}. Choose from its decoder layers, 1 to {top}."
+            )
+        if layer > top:
+            raise ConfigurationError(
+                f"unfreeze: nothing reads layer {layer} of '{role}', whose last connected layer is {top}, so it would "
+                f"not learn. Choose from 1 to {top}, or connect a later layer."
+            )
+        if numbers.count(layer) > 1:
+            raise ConfigurationError(f"unfreeze: layer {layer} of '{role}' is given twice. Keep one of them.")

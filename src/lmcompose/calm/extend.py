@@ -1,7 +1,7 @@
 """One more augmenting model for a composition that is there already: the old bridges stay, new ones start at zero."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,8 @@ from lmcompose.calm.compose import (
     Dtype,
     align_members,
     connections_of,
+    layers_of,
+    read_by,
     source_tokenizer,
 )
 from lmcompose.calm.config import ANCHOR, CalmConfig, check_name
@@ -46,6 +48,8 @@ def plan_extension(
     trust_remote_code: bool = False,
     quantization: Any = None,
     use_safetensors: bool | None = True,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
 ) -> CalmConfig:
     """The configuration of an extended composition, checked, from configurations alone: no weight is read.
 
@@ -84,6 +88,8 @@ def plan_extension(
     }
     config.members = describe_members({**old, **planned})
     config.connections = {**(config.connections or {}), **added}
+    config.unfreeze = _unfrozen_too(config.unfreeze or {}, layers_of(unfreeze) or {}) or None
+    config.reads = {**(config.reads or {}), **(read_by(reads, list(planned)) or {})} or None
     config.check()
     return config
 
@@ -94,6 +100,8 @@ def extend(
     *,
     connections: Connections | Mapping[str, Connections] | None = None,
     every: int = 4,
+    unfreeze: Mapping[str, Sequence[int]] | None = None,
+    reads: str | Mapping[str, str] | None = None,
     trainable: Trainable = "new",
     dtype: Dtype | Mapping[str, Dtype] | None = None,
     bridge_dtype: torch.dtype = torch.float32,
@@ -118,8 +126,11 @@ def extend(
         composition: a saved folder, a hub id, or a live composition.
         augmenting: name -> model, the new ones; in the forms that `compose` takes.
         connections, every, revisions: of the new ones, as in `compose`.
-        trainable: "new" leaves a gradient to the new bridges alone; "all" trains the old ones too. This is not saved:
-            after loading, all bridges can be trained.
+        unfreeze: role -> layers of any member to train from here on, as in `compose`; those that the composition
+            trained before are kept.
+        reads: of the new ones, as in `compose`.
+        trainable: "new" leaves a gradient to the new bridges and the newly unfrozen layers alone; "all" trains the old
+            ones too. This is not saved: after loading, all of them can be trained.
         dtype: of the new models that are loaded here, or name -> dtype; the others are read as they were saved.
         bridge_dtype: of the new bridges; the old ones keep theirs.
         device_map: of all members that are loaded here; or role -> device.
@@ -143,7 +154,16 @@ def extend(
             f"{nearest(str(trainable), get_args(Trainable))}"
         )
     config = plan_extension(
-        composition, augmenting, connections, every, revisions, trust_remote_code, quantization, use_safetensors
+        composition,
+        augmenting,
+        connections,
+        every,
+        revisions,
+        trust_remote_code,
+        quantization,
+        use_safetensors,
+        unfreeze,
+        reads,
     )
     references = config.references()
     new = _new_sources(_config_of(composition), augmenting)
@@ -152,6 +172,7 @@ def extend(
     tokenizers = {name: source_tokenizer(source, references[name], trust_remote_code) for name, source in new.items()}
     tokenizers |= {ANCHOR: _tokenizer_of(composition, trust_remote_code)}
     config.alignment = {**(config.alignment or {}), **align_members(references, tokenizers, alignment)}
+    config.check()
     by_role = {role: for_role(device_map, role, references) for role in references}
     old = _loaded(composition, members, by_role, trust_remote_code, use_safetensors)
     loaded: dict[str, Member] = {}
@@ -180,6 +201,24 @@ def extend(
             old.detach()
     _take_over(model, old, trainable, copied=old is composition)
     return model
+
+
+def _unfrozen_too(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """All unfrozen layers by role.
+
+    Raises:
+        ConfigurationError: one of the new ones is unfrozen already.
+    """
+    both = dict(old)
+    for role, layers in new.items():
+        again = [layer for layer in layers if layer in old.get(role, [])] if isinstance(layers, list) else []
+        if again:
+            raise ConfigurationError(
+                f"unfreeze: layers {again} of '{role}' are unfrozen in the composition already. Leave them out; "
+                "trainable='all' goes on training them."
+            )
+        both[role] = [*old.get(role, []), *layers] if isinstance(layers, list) else layers
+    return both
 
 
 def _take_over(model: CalmForCausalLM, old: CalmForCausalLM, trainable: Trainable, copied: bool) -> None:

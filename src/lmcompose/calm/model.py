@@ -1,8 +1,7 @@
 """CALM as one language model: H_B + f_cross(f_proj(H_A), H_B) at every connection (arXiv 2401.02412, section 3.1)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -14,39 +13,26 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lmcompose.alignment.rows import Rows
 from lmcompose.alignment.spans import Aligner, aligner
-from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head, run_without_head
+from lmcompose.architecture import CACHE_ARGUMENT, layer_device, run_with_head
 from lmcompose.cache import ComposedCache
 from lmcompose.calls import CallSlot
 from lmcompose.calm.attach import hook_layers
 from lmcompose.calm.body import Body
 from lmcompose.calm.bridge import Bridge
 from lmcompose.calm.config import ANCHOR, CalmConfig
-from lmcompose.calm.own_tokens import read_at_once, read_on
+from lmcompose.calm.generating import CalmGenerationMixin
+from lmcompose.calm.own_tokens import OwnPass, read_at_once, read_on
+from lmcompose.calm.prompts import PromptPass, prompt_of, prompt_pass
+from lmcompose.calm.reading import Read, Reader
+from lmcompose.calm.unfrozen import Unfrozen
 from lmcompose.composed import ComposedModel
-from lmcompose.errors import CacheError, ConfigurationError, nearest
-from lmcompose.generation import cache_for, positions_of
+from lmcompose.errors import ConfigurationError, nearest
+from lmcompose.generation import positions_of
 from lmcompose.loading import Member, Source
 from lmcompose.saved import read_config
 
 
-@dataclass(frozen=True)
-class Read:
-    """What one augmenting model has to say in a pass.
-
-    Attributes:
-        states: H_A [batch, new, D_A] of every connected layer; empty where it had nothing new to read.
-        mask: of its bridges, in the form that `implementation` takes; None is plainly causal.
-        implementation: of the attention of its bridges.
-        seen: bool [batch, new, 1], False where an anchor position sees nothing of it; None where all see something.
-    """
-
-    states: dict[int, torch.Tensor]
-    mask: torch.Tensor | None
-    implementation: str
-    seen: torch.Tensor | None = None
-
-
-class CalmForCausalLM(ComposedModel):
+class CalmForCausalLM(CalmGenerationMixin, ComposedModel):
     """An anchor that cross-attends to the hidden states of frozen augmenting models.
 
     Position t of the anchor attends to augmenting positions up to t; of a model with a tokenizer of its own, to those
@@ -76,7 +62,7 @@ class CalmForCausalLM(ComposedModel):
         super().__init__(config, members)
         self._left_out: tuple[str, ...] = ()
         self._anchor_slot = CallSlot()
-        self._augmenting_slots = {name: CallSlot() for name in config.augmenting_names()}
+        self._readers = {name: Reader(name, config.pairs(name)) for name in config.augmenting_names()}
         self._aligners: dict[str, Aligner] = {
             name: aligner(
                 members[ANCHOR].tokenizer,
@@ -97,6 +83,8 @@ class CalmForCausalLM(ComposedModel):
                 self.bridges[bridge_key(name, *pair)] = bridge.to(
                     device=layer_device(self.anchor, pair[1]), dtype=dtype
                 )
+        models = {role: member.model for role, member in members.items()}
+        self.unfrozen = Unfrozen(config.unfreeze or {}, models, dtype)
         self._finish_init()
 
     @property
@@ -149,31 +137,11 @@ class CalmForCausalLM(ComposedModel):
     def _hook_members(self) -> list[Any]:
         handles = []
         for name, model in self.augmenting.items():
-            handles += hook_layers(model, [pair[0] for pair in self.config.pairs(name)], self._augmenting_slots[name])
+            handles += self._readers[name].hook(model)
+        for role in self.unfrozen.roles:
+            handles += self.unfrozen.hook(role, self.member(role))
         written = [pair[1] for name in self.augmenting for pair in self.config.pairs(name)]
         return handles + hook_layers(self.anchor, written, self._anchor_slot)
-
-    def _has_own_tokens(self, role: str) -> bool:
-        return self.config.has_own_tokens(role)
-
-    def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
-        """An empty cache: the anchor's layers, the augmenting models' layers, then one layer per bridge."""
-        if self._aligners:
-            max_cache_len = None  # what a model reads in tokens of its own has no length that is known before
-        members = super().new_cache(max_cache_len, windows=windows).members
-        members |= {name: cache_for(self.member(name), None, windows=False) for name in self._aligners}
-        bridges = {name: len(self.config.pairs(name)) for name in self.config.augmenting_names()}
-        return ComposedCache(
-            members, bridges, max_cache_len, texts={name: Rows(each) for name, each in self._aligners.items()}
-        )
-
-    def _composed_cache(self, cache: Cache | None, use_cache: bool) -> ComposedCache | None:
-        if self._aligners and cache is not None and not isinstance(cache, ComposedCache):
-            raise CacheError(
-                f"A {type(cache).__name__} cannot follow models that read the text in tokens of their own. Pass "
-                "model.new_cache(), the cache that an earlier pass returned, or none at all."
-            )
-        return super()._composed_cache(cache, use_cache)
 
     def forward(
         self,
@@ -190,6 +158,8 @@ class CalmForCausalLM(ComposedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        prompt_length: int | None = None,
+        prompt_mask: torch.Tensor | None = None,
     ) -> CausalLMOutputWithPast | tuple:
         """One pass of all members over new tokens.
 
@@ -202,6 +172,9 @@ class CalmForCausalLM(ComposedModel):
             cache: what an earlier pass returned (`past_key_values` in transformers before 5.24; both are taken).
             labels: [batch, new], -100 where no loss is wanted; shifted here, as everywhere in HF.
             logits_to_keep: how many last positions need logits (0 = all), or which.
+            prompt_length: columns of the prompt with its padding, for augmenting models that read nothing after it. By
+                default, what comes before the first learned label; without labels, all of a first pass.
+            prompt_mask: [batch, new], true at the prompts of whole texts, where they are not of one length.
             num_items_in_batch: labels in the whole accumulated batch, to divide the summed loss by.
 
         Returns:
@@ -218,17 +191,20 @@ class CalmForCausalLM(ComposedModel):
             raise ConfigurationError("This composition is detached from its members. Call attach() to use it again.")
         if use_cache is None:
             # nobody goes on from a pass with labels, and transformers looks for packed documents only without a cache
-            use_cache = self.config.use_cache and not self.training and labels is None
+            use_cache = self.config.use_cache and not self.training and labels is None and prompt_mask is None
         composed = self._composed_cache(cache if cache is not None else past_key_values, use_cache)
         if composed is not None:
             composed.begin_pass(self._running())
         inputs = self._member_inputs(input_ids, attention_mask, position_ids, composed, use_cache)
+        if self.reads_prompts and labels is not None and prompt_length is None and prompt_mask is None:
+            prompt_mask = prompt_of(labels, attention_mask, position_ids)
+        inputs |= {"prompt_length": prompt_length, "prompt_mask": prompt_mask}
         head = {
             "logits_to_keep": logits_to_keep,
             "output_hidden_states": output_hidden_states,
             "output_attentions": output_attentions,
         }
-        with self._anchor_slot.during(self._writer(inputs, composed)):
+        with self._anchor_slot.during(self._writer(inputs, composed)), self._unfrozen(ANCHOR):
             output = run_with_head(self.anchor, **inputs, **head, **_view(composed, ANCHOR))
         logits = cast(torch.Tensor, output.logits)
         loss = None
@@ -255,9 +231,17 @@ class CalmForCausalLM(ComposedModel):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
     ) -> Iterator[dict[str, Any]]:
         """Within the block, an uncached run of the anchor with the yielded inputs is one of the composition."""
+        if self.reads_prompts:
+            raise ConfigurationError(
+                "This trainer does not say which tokens are learned, and an augmenting model with reads='prompt' must "
+                "know. Train with lmcompose's own CalmTrainer, or with transformers' Trainer."
+            )
         inputs = self._member_inputs(input_ids, attention_mask, position_ids)
-        with self._anchor_slot.during(self._writer(inputs, None)):
+        with self._anchor_slot.during(self._writer(inputs, None)), self._unfrozen(ANCHOR):
             yield inputs
+
+    def _unfrozen(self, role: str) -> AbstractContextManager[None]:
+        return self.unfrozen.running(role, enabled=not self._disabled)
 
     def _member_inputs(
         self,
@@ -277,8 +261,12 @@ class CalmForCausalLM(ComposedModel):
             "use_cache": use_cache,
         }
         running = [ANCHOR, *self._running()]
-        self._check_length(inputs, cache, [role for role in running if not self._has_own_tokens(role)])
+        self._check_length(inputs, cache, [role for role in running if not self._reads_otherwise(role)])
         return inputs
+
+    def _reads_otherwise(self, role: str) -> bool:
+        """Whether a member reads something else than the anchor: its length is checked where it is read."""
+        return self._has_own_tokens(role) or self.config.reads_prompt(role)
 
     def _writer(
         self, inputs: dict[str, Any], cache: ComposedCache | None
@@ -287,67 +275,50 @@ class CalmForCausalLM(ComposedModel):
         names = self._running()
         if not names:
             return _leave_alone
-        reads = {name: self._read(name, inputs, cache) for name in names}
+        prompt = prompt_pass(inputs, cache) if any(self.config.reads_prompt(name) for name in names) else None
+        reads = {name: self._read(name, inputs, cache, prompt) for name in names}
+        if cache is not None and prompt is not None:
+            cache.prompt_read += prompt.count
 
         def write(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
             written = hidden_states
             for name in names:
-                for index, (augmenting_layer, anchor_layer) in enumerate(self.config.pairs(name)):
-                    if anchor_layer != layer:
-                        continue
-                    read, bridge = reads[name], self.bridge(name, augmenting_layer, anchor_layer)
-                    key, value = _keys_and_values(bridge, read.states.get(augmenting_layer), cache, name, index)
-                    if key is None or value is None:
-                        continue  # nothing was read yet
-                    mask = read.mask
-                    if mask is not None and mask.device != hidden_states.device:  # an anchor spread over devices
-                        mask = mask.to(hidden_states.device)
-                    # contributions add: each bridge's queries come from what the anchor itself had here
-                    added = bridge.attend(hidden_states, key, value, mask, read.implementation)
-                    if read.seen is not None:
-                        added = added.masked_fill(~read.seen.to(added.device), 0)
+                # contributions add: each bridge's queries come from what the anchor itself had here
+                for added in self._readers[name].added(reads[name], layer, hidden_states, self.bridge, cache):
                     written = written + added
             return written
 
         return write
 
-    def _read(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> Read:
+    def _read(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None, prompt: PromptPass | None) -> Read:
         """Run one augmenting model over what is new."""
         implementation = self.config._attn_implementation
-        if not self._has_own_tokens(name):
+        other: OwnPass | PromptPass
+        if self._has_own_tokens(name):
+            if cache is None:
+                other = read_at_once(self._aligners[name], inputs)
+            else:
+                other = read_on(cast(Rows, cache.texts[name]), name, inputs, cache)
+        elif prompt is not None and self.config.reads_prompt(name):
+            other = prompt
+        else:
             mask = self._bridge_mask(name, inputs, cache)
             return Read(self._augmenting_states(name, inputs, cache), mask, implementation)
-        if cache is None:
-            own = read_at_once(self._aligners[name], inputs)
-        else:
-            own = read_on(cast(Rows, cache.texts[name]), name, inputs, cache)
         states = {}
-        if own.inputs is not None:
-            self._check_length(own.inputs, None if cache is None else cache.members[name], [name])
-            states = self._augmenting_states(name, own.inputs, cache)
+        if other.inputs is not None:
+            self._check_length(other.inputs, None if cache is None else cache.members[name], [name])
+            states = self._augmenting_states(name, other.inputs, cache)
         implementation = implementation if implementation == "eager" else "sdpa"  # others take no mask of any form
-        bridge = self.bridge(name, *self.config.pairs(name)[0])
-        seen = None if own.seen.all() else own.seen.unsqueeze(-1)
-        return Read(states, own.mask(implementation, bridge.dtype, self.device), implementation, seen)
+        dtype = self.bridge(name, *self.config.pairs(name)[0]).dtype
+        return Read(states, other.mask(implementation, dtype, self.device), implementation, other.seeing)
 
-    @torch.no_grad()
     def _augmenting_states(
         self, name: str, inputs: dict[str, Any], cache: ComposedCache | None
     ) -> dict[int, torch.Tensor]:
-        """H_A [batch, new, D_A] of every connected layer, without a graph: an augmenting model is never trained."""
-        states: dict[int, torch.Tensor] = {}
-
-        def read(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:
-            states[layer] = hidden_states
-            return hidden_states
-
-        model = self.member(name)
-        moved = {
-            key: value.to(model.device) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()
-        }
-        with self._augmenting_slots[name].during(read):
-            run_without_head(model, **moved, **_view(cache, name))
-        return states
+        """H_A [batch, new, D_A] of every connected layer; without a graph, unless a layer of the model is unfrozen."""
+        with self._unfrozen(name):
+            learns = name in self.unfrozen.roles
+            return self._readers[name].states(self.member(name), inputs, cache, learns)
 
     def _bridge_mask(self, name: str, inputs: dict[str, Any], cache: ComposedCache | None) -> torch.Tensor | None:
         """The causal and padding mask of all bridges to one augmenting model, in the form the attention takes."""
@@ -366,6 +337,8 @@ class CalmForCausalLM(ComposedModel):
         return {
             "Connections (augmenting layer, anchor layer)": built,
             "Bridges, beyond the paper": self.config.beyond_the_paper(),
+            "Augmenting models that read the prompt alone": {"reads": self.config.reads} if self.config.reads else {},
+            "Unfrozen layers, of which this folder holds the weights": self.config.unfreeze or {},
             **super()._card_details(),
         }
 
@@ -401,18 +374,6 @@ class CalmForCausalLM(ComposedModel):
 def bridge_key(name: str, augmenting_layer: int, anchor_layer: int) -> str:
     """The name of a bridge among the parameters."""
     return f"{name}_{augmenting_layer}_{anchor_layer}"
-
-
-def _keys_and_values(
-    bridge: Bridge, states: torch.Tensor | None, cache: ComposedCache | None, name: str, index: int
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """All keys and values so far of one bridge, with those of new augmenting states where there are any."""
-    if states is None:
-        layer: Any = None if cache is None else cache.bridges[name].layers[index]
-        empty = layer is None or not layer.is_initialized or layer.keys.shape[-2] == 0
-        return (None, None) if empty else (layer.keys, layer.values)
-    key, value = bridge.key_value(states)
-    return (key, value) if cache is None else cache.bridges[name].update(key, value, index)
 
 
 def _leave_alone(layer: int, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,11 @@ class OwnPass:
         """bool [batch, new]: whether a position may attend to anything yet."""
         return self.stop > self.start
 
+    @property
+    def seeing(self) -> torch.Tensor | None:
+        """`seen` as [batch, new, 1]; None where every position sees something."""
+        return None if self.seen.all() else self.seen.unsqueeze(-1)
+
     def mask(self, implementation: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """[batch, 1, new, columns]: bool for sdpa, and additive for eager attention.
 

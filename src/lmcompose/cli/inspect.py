@@ -62,8 +62,12 @@ def _combined(report: dict[str, Any]) -> "list[RenderableType]":
         if name in report["connections"]:
             pairs = ", ".join(f"({a}, {b})" for a, b in report["connections"][name])
             connections.add_row(name, pairs, f"{report['parameters_of'][name]:,}")
+    layers = [f"{role} {', '.join(map(str, numbers))}" for role, numbers in report["unfreeze"].items()]
+    once = [name for name, what in report["reads"].items() if what == "prompt"]
     return [
         connections,
+        *([f"They read the prompt alone: {', '.join(once)}."] if once else []),
+        *([f"Unfrozen layers, with weights of its own: {'; '.join(layers)}."] if layers else []),
         f"{report['parameters']:,} composition parameters, {report['num_heads']} heads, "
         f"{report['projection']} projection{_beyond(report)}; folder format {report['format_version']}.",
     ]
@@ -121,6 +125,8 @@ def describe(model: str) -> dict[str, Any]:
         "connections": config.connections,
         "num_heads": config.num_heads,
         **config.bridge_options(),
+        "unfreeze": config.unfreeze or {},
+        "reads": {name: "prompt" if config.reads_prompt(name) else "text" for name in config.augmenting_names()},
         "parameters": sum(sizes.values()),
         "parameters_of": {
             name: sum(

@@ -139,9 +139,12 @@ def composed_scores(
         if isinstance(model, LogitForCausalLM):
             output = call(**inputs, **given, logits_to_keep=keep, output_member_scores=True, use_cache=False)
             return Scores({role: scores[0] for role, scores in output.member_scores.items()}, output.logits[0])
+        if getattr(model, "reads_prompts", False):  # the last position of the prompt predicts the first token scored
+            given = {"prompt_length": inputs["input_ids"].shape[1] - keep + 1}
         with model.disable():
             base = call(**inputs, logits_to_keep=keep, use_cache=False).logits[0]
-        return Scores({leader_role(model): base}, call(**inputs, logits_to_keep=keep, use_cache=False).logits[0])
+        whole = call(**inputs, **given, logits_to_keep=keep, use_cache=False).logits[0]
+        return Scores({leader_role(model): base}, whole)
 
 
 def parameters_given(model: ComposedModel, alpha: Any, parameters: Mapping[str, Any] | None) -> dict[str, Any]:

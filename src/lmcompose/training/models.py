@@ -111,6 +111,8 @@ class RecipeModels:
             "connections": recipe.connections,
             "every": recipe.every,
             "revisions": recipe.revisions,
+            "unfreeze": recipe.unfreeze,
+            "reads": recipe.reads,
             "trust_remote_code": recipe.trust_remote_code,
             "quantization": recipe.quantizations(),
             "use_safetensors": recipe.use_safetensors,

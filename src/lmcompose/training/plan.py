@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from lmcompose.architecture import counts_slots, meta_model, position_limit, text_config
+from lmcompose.architecture import counts_slots, decoder_layers, meta_model, position_limit, text_config
 from lmcompose.calm.bridge import bridge_shapes
 from lmcompose.calm.config import CalmConfig
 from lmcompose.errors import ConfigurationError
@@ -68,6 +68,8 @@ class TrainingPlan:
     kept_connections: dict[str, int] = field(default_factory=dict)
     """Those of an extended composition that are not trained again, by augmenting model."""
     kept_bytes: int = 0
+    unfrozen: dict[str, list[int]] = field(default_factory=dict)
+    """Layers that are trained too, by member."""
 
     @property
     def certain_bytes(self) -> int:
@@ -108,6 +110,7 @@ class TrainingPlan:
         lines.append(
             f"Trained: {as_count(self.trained_parameters)} parameters ({share:.1f} % of the frozen), "
             f"connections {_joined(self.connections)}"
+            + "".join(f"; copies of layers {layers} of {role}" for role, layers in self.unfrozen.items())
         )
         weights = as_size(self.weight_bytes + self.kept_bytes)
         lines.append(
@@ -170,20 +173,27 @@ def plan_training(
         for member in augmenting
         for shape in connections[member.role] * bridge_shapes(member.width, anchor.width, **options)
     ]
-    trained = sum(rows * columns for rows, columns in matrices)
-    first = min(anchor_layer for member in augmenting for _, anchor_layer in composition.pairs(member.role))
     bridge = BYTES[recipe.bridge_dtype]
+    weights = [(matrices, bridge)]  # and how many bytes a number of them takes
+    unfrozen = dict((composition.unfreeze if recipe.trains_all else recipe.unfreeze) or {})
+    for member in members:
+        shapes = _layer_shapes(configs[member.role], unfrozen.get(member.role, []), recipe.trust_remote_code)
+        weights.append((shapes, max(bridge, BYTES.get(member.dtype, 4))))
+    trained = sum(_numbers(shapes) for shapes, _ in weights)
+    trained_bytes = sum(_numbers(shapes) * number for shapes, number in weights)
     available, total = memory()
-    state = state_bytes(recipe.training, matrices, bridge)
-    checkpoint = trained * bridge + state + kept_bytes
+    state = sum(state_bytes(recipe.training, shapes, number) for shapes, number in weights)
+    checkpoint = trained_bytes + state + kept_bytes
     return TrainingPlan(
         members=members,
         connections=connections,
         trained_parameters=trained,
         device="GPU" if torch.cuda.is_available() else "CPU",
         weight_bytes=sum(member.weight_bytes for member in members),
-        training_bytes=trained * bridge * 2 + state,  # parameters, gradients and the optimizer's state
-        activation_bytes=_activations(recipe, configs["anchor"], anchor, anchor.layers - first, micro_batch),
+        training_bytes=trained_bytes * 2 + state,  # parameters, gradients and the optimizer's state
+        activation_bytes=_activations(
+            recipe, configs, members, _layers_with_graph(composition, unfrozen, augmenting, anchor), micro_batch
+        ),
         available_bytes=available,
         total_bytes=total,
         disk_bytes=checkpoint * (recipe.training.keep_checkpoints + 2),
@@ -192,7 +202,36 @@ def plan_training(
             name: len(composition.pairs(name)) for name in composition.augmenting_names() if name not in connections
         },
         kept_bytes=kept_bytes,
+        unfrozen=unfrozen,
     )
+
+
+def _numbers(shapes: list[tuple[int, int]]) -> int:
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def _layer_shapes(config: PreTrainedConfig, numbers: list[int], trust_remote_code: bool) -> list[tuple[int, int]]:
+    """Rows and columns of the parameters of some decoder layers of a model, counted from 1."""
+    if not numbers or isinstance(config, ComposedConfig):  # the latter is refused where it is composed
+        return []
+    layers = decoder_layers(meta_model(config, trust_remote_code))
+    return [
+        (parameter.shape[0], parameter.numel() // parameter.shape[0])
+        for number in numbers
+        for parameter in layers[number - 1].parameters()
+    ]
+
+
+def _layers_with_graph(
+    composition: CalmConfig, unfrozen: dict[str, list[int]], augmenting: list[MemberPlan], anchor: MemberPlan
+) -> dict[str, int]:
+    """How many layers of each member keep activations for the backward pass."""
+    read = {name: max(layer for layer, _ in composition.pairs(name)) for name in composition.augmenting_names()}
+    last = {anchor.role: anchor.layers, **read}
+    learning = {role: last[role] - min(layers) + 1 for role, layers in unfrozen.items()}
+    learned = {member.role for member in augmenting} | (learning.keys() & read.keys())
+    first = min((layer for name in learned for _, layer in composition.pairs(name)), default=anchor.layers)
+    return {**learning, anchor.role: max(anchor.layers - first, learning.get(anchor.role, 0))}
 
 
 def refuse_impossible(plan: TrainingPlan) -> None:
@@ -259,22 +298,34 @@ def _member(
 
 
 def _activations(
-    recipe: TrainingRecipe, config: PreTrainedConfig, anchor: MemberPlan, layers: int, micro_batch: int
+    recipe: TrainingRecipe,
+    configs: dict[str, PreTrainedConfig],
+    members: list[MemberPlan],
+    layers: dict[str, int],
+    micro_batch: int,
 ) -> int:
-    """An estimate of what the `layers` anchor layers above the first connection, and the logits, keep.
+    """An estimate of what the layers above the first that learns, and the logits, keep.
 
     A layer keeps about ten tensors of its width and three of its MLP's. The logits and their gradient exist as they
     are, and in float32 as a copy, as the loss's softmax, and as a gradient. On a 12-layer Llama with 49,152 tokens this
-    came within 15 % of the measured peak, with and without checkpointing, for 2 and 8 rows of 256 tokens.
+    came within 15 % of the measured peak, with and without checkpointing, for 2 and 8 rows of 256 tokens. Checkpointing
+    is of the anchor's layers alone.
+
+    Args:
+        layers: role -> how many of its layers keep something; the anchor is the first of the members.
     """
-    mlp_width = getattr(text_config(config), "intermediate_size", None) or 4 * anchor.width
-    size = BYTES.get(anchor.dtype, 4)
-    tokens = micro_batch * recipe.training.max_length
-    per_layer = tokens * (10 * anchor.width + 3 * mlp_width) * size
-    kept = layers * per_layer
-    if recipe.training.gradient_checkpointing:
-        kept = layers * tokens * anchor.width * size + per_layer
-    return kept + tokens * anchor.vocabulary * (2 * size + 3 * 4)
+    tokens, kept = micro_batch * recipe.training.max_length, 0
+    for member in members:
+        mlp_width = getattr(text_config(configs[member.role]), "intermediate_size", None) or 4 * member.width
+        size = BYTES.get(member.dtype, 4)
+        per_layer = tokens * (10 * member.width + 3 * mlp_width) * size
+        count = layers.get(member.role, 0)
+        if recipe.training.gradient_checkpointing and member is members[0]:
+            kept += count * tokens * member.width * size + per_layer
+        else:
+            kept += count * per_layer
+    anchor = members[0]
+    return kept + tokens * anchor.vocabulary * (2 * BYTES.get(anchor.dtype, 4) + 3 * 4)
 
 
 def shown(path: str | Path) -> str:

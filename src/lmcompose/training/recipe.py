@@ -15,6 +15,7 @@ from lmcompose.recipe import Strict, problem_at
 Kind = Literal["text", "prompt_completion", "chat"]
 Layers = tuple[int, int]
 Bits = Literal["4bit", "8bit", "none"]
+Layer = Annotated[int, Field(ge=0)]
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -108,6 +109,10 @@ class Optimization(Strict):
         1, description="Compute a batch in so many pieces: less memory, the same result."
     )
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    unfrozen_learning_rate: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Of the layers that 'unfreeze' names; learning_rate by default. A tenth of it is a good start.",
+    )
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"] = "cosine"
     lr_scheduler_kwargs: dict[str, Any] = Field(default_factory=dict)
     warmup: Annotated[float, Field(ge=0)] = Field(0.05, description="Steps (1 or more) or a fraction of all steps.")
@@ -183,6 +188,16 @@ class TrainingRecipe(Strict):
     bridge_initializer_range: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Standard deviation of the initial composition parameters; W_O, or the gate, starts at zero."
     )
+    reads: Literal["text", "prompt"] | dict[str, Literal["text", "prompt"]] | None = Field(
+        None,
+        description="text (the default): an augmenting model reads every token; prompt: it reads what comes before the "
+        "answer, once. Or name: one of the two.",
+    )
+    unfreeze: dict[str, list[Layer]] | None = Field(
+        None,
+        description="Decoder layers to train too (beyond the paper), as anchor or an augmenting name: [layers from 1]. "
+        "The models themselves stay as they are.",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Of the frozen members; with extends, of those that are added."
     )
@@ -213,6 +228,8 @@ class TrainingRecipe(Strict):
             raise ValueError("training: early_stopping needs a 'validation' section to watch")
         if self.validation is None and self.training.eval_every is not None:
             raise ValueError("training: eval_every needs a 'validation' section to evaluate on")
+        if self.training.unfrozen_learning_rate is not None and not self.unfreeze:
+            raise problem_at("it goes with 'unfreeze', and no layer is unfrozen", "training", "unfrozen_learning_rate")
         self._one_beginning()
         members = [*(["anchor"] if self.anchor is not None else []), *self.augmenting_sources()]
         for name in self.revisions:

@@ -179,6 +179,7 @@ def make_trainer(
         train_dataset=data.train,
         eval_dataset=data.validation,
         data_collator=Collator(pad if pad is not None else 0),
+        unfrozen_learning_rate=recipe.training.unfrozen_learning_rate,
         callbacks=[*early_stopping(recipe), *callbacks],
         **optimizer_arguments(recipe.training, model),
     )

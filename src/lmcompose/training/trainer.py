@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmcompose.calm.prompts import prompt_of
+from lmcompose.calm.unfrozen import UNFROZEN_PREFIX
 from lmcompose.composed import ComposedModel
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
 from lmcompose.training.checkpoints import state_written_at
@@ -32,12 +34,20 @@ class CalmTrainer(Trainer):
     Datasets with `in_order = True` are read from first row to last. Where no `compute_metrics` is given, `eval_loss`
     is the mean over all learned tokens of the evaluation data: it does not depend on batch size or processes.
 
+    Args:
+        unfrozen_learning_rate: of unfrozen layers, which begin trained; by default that of the bridges, which begin at
+            nothing. It follows the same schedule.
+
     Raises:
         ConfigurationError: the model is no composition, or several GPUs would be used by one process.
     """
 
     def __init__(
-        self, model: ComposedModel | None = None, args: TrainingArguments | None = None, **kwargs: Any
+        self,
+        model: ComposedModel | None = None,
+        args: TrainingArguments | None = None,
+        unfrozen_learning_rate: float | None = None,
+        **kwargs: Any,
     ) -> None:
         if not isinstance(model, ComposedModel):
             raise ConfigurationError(
@@ -49,6 +59,7 @@ class CalmTrainer(Trainer):
                 "Start one process per GPU (accelerate launch --num_processes ...), or show one GPU "
                 "(CUDA_VISIBLE_DEVICES=0)."
             )
+        self._unfrozen_learning_rate = unfrozen_learning_rate
         self._means_over_tokens = kwargs.get("compute_metrics") is None
         if self._means_over_tokens:
             kwargs["compute_metrics"] = _mean_over_tokens
@@ -69,10 +80,18 @@ class CalmTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The optimizer of the composition parameters; no other tensor gets a state in it."""
+        made = self.optimizer is None
         optimizer = super().create_optimizer(model)
+        if made and self._unfrozen_learning_rate is not None:
+            _set_apart(optimizer, _unfrozen_parameters(cast(nn.Module, self.model)), self._unfrozen_learning_rate)
         if not any(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"]):
             raise ConfigurationError("The composition has no parameter to train: all of them have requires_grad=False.")
         return optimizer
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """HF's, without vectors: HF knows a norm by its class, and of unfrozen ones only the weights are here."""
+        vectors = {name for name, parameter in model.named_parameters() if parameter.ndim < 2}
+        return [name for name in super().get_decay_parameter_names(model) if name not in vectors]
 
     def prediction_step(
         self,
@@ -86,6 +105,9 @@ class CalmTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
+        if getattr(self.accelerator.unwrap_model(self.model), "reads_prompts", False):  # the labels say what it is
+            prompts = prompt_of(labels, inputs.get("attention_mask"), inputs.get("position_ids"))
+            inputs.setdefault("prompt_mask", prompts)
         with torch.no_grad(), self.compute_loss_context_manager():
             # Without a cache, since transformers looks for packed documents only where there is none.
             logits = model(**inputs, use_cache=False).logits
@@ -169,6 +191,23 @@ def freeze_members(model: ComposedModel) -> None:
     for name, parameter in model.named_parameters():
         if name not in own:
             parameter.requires_grad_(False)
+
+
+def _unfrozen_parameters(model: nn.Module) -> set[nn.Parameter]:
+    return {
+        parameter
+        for name, parameter in model.named_parameters()
+        if name.startswith(UNFROZEN_PREFIX) and parameter.requires_grad
+    }
+
+
+def _set_apart(optimizer: torch.optim.Optimizer, parameters: set[nn.Parameter], learning_rate: float) -> None:
+    """Move `parameters` to groups of their own, with another learning rate and else the same settings."""
+    for group in list(optimizer.param_groups):
+        apart = [parameter for parameter in group["params"] if parameter in parameters]
+        if apart:
+            group["params"] = [parameter for parameter in group["params"] if parameter not in parameters]
+            optimizer.add_param_group({**group, "params": apart, "lr": learning_rate})
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
