@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -120,7 +120,7 @@ class AnswerTrainer(CalmTrainer):
         for part in inputs["parts"]:
             ids, prompt = part["input_ids"], part["prompt"]
             answers = ids[:, prompt:]
-            states = composition.base_model(ids[:, :-1]).last_hidden_state[:, prompt - 1 :]
+            states = _last_states(composition, ids[:, :-1], prompt)[:, prompt - 1 :]
             loss = loss + answers.numel() * answer_loss(states, head, answers, keys)
             tokens += answers.numel()
         return loss / tokens
@@ -238,3 +238,13 @@ def train_composition(
     model.eval()
     curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
     return time.perf_counter() - started, curve
+
+
+def _last_states(composition: CalmForCausalLM, ids: torch.Tensor, prompt: int) -> torch.Tensor:
+    """The anchor's last hidden states [rows, length, D_B], after its final norm."""
+    if not composition.config.prompt_readers():
+        states: torch.Tensor = composition.base_model(ids).last_hidden_state
+        return states
+    # the body alone cannot be told what the prompt is; of the head, one position is as little as it computes
+    output: Any = composition(ids, prompt_length=prompt, logits_to_keep=1, use_cache=False, output_hidden_states=True)
+    return cast(torch.Tensor, output.hidden_states[-1])
