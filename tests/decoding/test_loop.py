@@ -9,7 +9,8 @@ import torch
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from lmcompose.decoding.acceptance import DraftLength, Statistics
+from lmcompose.decoding.counts import Statistics
+from lmcompose.decoding.lengths import DraftLength
 from lmcompose.decoding.speculative import speculate
 from lmcompose.decoding.texts import Texts
 
@@ -31,15 +32,26 @@ class Script:
             for rows in (wanted, drafted)
         ]
         self.bonus, self.limit = bonus, limit
+        self.drafts, self.takes_guesses = True, True
         self.asked: list[Any] = []
 
-    def draft_scores(self, ids: torch.Tensor) -> torch.Tensor:
-        self.asked.append(("draft", ids.shape[1]))
-        return self.scores[1][:, ids.shape[1] - PROMPT]
+    def draft_scores(self, ids: torch.Tensor, count: int = 1) -> torch.Tensor:
+        self.asked.append(("draft", ids.shape[1], count)[: 2 + (count > 1)])
+        return self.at(1, ids.shape[1], count)
 
-    def final_logits(self, ids: torch.Tensor, count: int) -> torch.Tensor:
-        self.asked.append(("final", ids.shape[1], count))
-        return self.scores[0][:, ids.shape[1] - PROMPT - count + 1 : ids.shape[1] - PROMPT + 1]
+    def final_logits(self, ids: torch.Tensor, count: int, ahead: bool = False) -> torch.Tensor:
+        self.asked.append(("final", ids.shape[1], count, "ahead")[: 3 + ahead])
+        return self.at(0, ids.shape[1] - ahead, count)
+
+    def logits_ahead(self, ids: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("ahead", ids.shape[1]))
+        return self.at(0, ids.shape[1], 1)
+
+    def at(self, which: int, columns: int, count: int) -> torch.Tensor:
+        return self.scores[which][:, columns - PROMPT - count + 1 : columns - PROMPT + 1]
+
+    def crop_draft(self, columns: int) -> None:
+        self.asked.append(("crop draft", columns))
 
     def crop(self, columns: int) -> None:
         self.asked.append(("crop", columns))
