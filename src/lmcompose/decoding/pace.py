@@ -29,7 +29,7 @@ class Calibration:
         memory: what is left of a token's weight one token of its class later.
     """
 
-    def __init__(self, weight: float = 4.0, memory: float = 0.97) -> None:
+    def __init__(self, weight: float = 3.0, memory: float = 0.98) -> None:
         self._weight, self._memory = weight, memory
         self._kept, self._judged = [0.0] * len(SUPPOSED), [0.0] * len(SUPPOSED)
 

@@ -282,9 +282,9 @@ class _Judge:
         else:
             emitted = emit_greedy(tokens, scores, ends=ends, finished=padded, pad_id=texts.pad_id)
         written = texts.write(emitted.tokens, scores, logits)
-        self.statistics.add(
-            emitted._replace(tokens=emitted.tokens[:, :written]), drafted, padded, 1, passes, draft.guessed, draft.right
-        )
+        right = draft.right if draft.guess is None else sum(open_rows(accepted, padded))
+        emitted_here = emitted._replace(tokens=emitted.tokens[:, :written])
+        self.statistics.add(emitted_here, drafted, padded, 1, passes, draft.guessed, right)
         return emitted
 
 
