@@ -218,8 +218,7 @@ def main() -> None:
         "--lookup", type=int, help="tokens to look up at a time, at most (default: as the draft length)"
     )
     parser.add_argument("--draft-length", type=int, default=8, help="tokens to draft at a time, at most (default 8)")
-    parser.add_argument("--text", type=Path, nargs="+", default=[TEXT],
-                        help="what the prompts of real models are cut from: one kind of text after the other")  # fmt: skip
+    parser.add_argument("--text", type=Path, nargs="+", default=[TEXT], help="what prompts of real models are cut from")
     parser.add_argument("--prompts", type=int, nargs="+", default=[64, 512], help="prompt lengths (default 64 512)")
     parser.add_argument("--batches", type=int, nargs="+", default=[1], help="batch sizes (default 1)")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16"], help="of the members")

@@ -148,7 +148,7 @@ def test_lengths_follow_the_acceptance() -> None:
         model = lmcompose.combine("base + 0.01 * expert", members)
         return assert_same_text(model, ROW, Speculation(cost=0.1), max_new_tokens=40).speculation["draft_length"]
 
-    assert mean_length(1) > 5
+    assert mean_length(1) > 4
     assert mean_length(2) < 3
 
 

@@ -231,25 +231,15 @@ def logits_grid(result: Result) -> Grid:
     shared = "shared" in names
     return Grid(
         f"Decoding {result['new_tokens']} tokens, milliseconds per token",
-        [
-            *["text"][:texts],
-            "dtype",
-            "prompt",
-            "batch",
-            "base",
-            "expert",
-            "anti",
-            *names[3:],
-            "plain/sum",
-            *["shared/sum"][:shared],
-        ],
+        [*["text"][:texts], "dtype", "prompt", "batch", "base", "expert", "anti", *names[3:],
+         "plain/sum", *["shared/sum"][:shared]],
         rows,
         notes=[
             "base, expert, anti(expert): each alone, and their sum; plain: the composition of the three.",
             *(["shared: expert and antiexpert are one model, with an adapter and without."] if shared else []),
             *_machine_note(result),
         ],
-    )
+    )  # fmt: skip
 
 
 def speculation_grid(result: Result) -> Grid:
@@ -273,28 +263,15 @@ def speculation_grid(result: Result) -> Grid:
     ]
     return Grid(
         "With speculation",
-        [
-            *["text"][:texts],
-            "dtype",
-            "prompt",
-            "batch",
-            "ms",
-            "over plain",
-            "over base",
-            "accepted",
-            "passes",
-            "drafter",
-            "looked up",
-            "length",
-            "same text",
-        ],
+        [*["text"][:texts], "dtype", "prompt", "batch", "ms", "over plain", "over base", "accepted", "passes",
+         "drafter", "looked up", "length", "same text"],
         rows,
         notes=[
             "accepted: of the drafted tokens; passes: of the other members, per token; drafter: its passes, per token.",
             "looked up: the share of these tokens that was right; length: of a draft, on average.",
             "same text: texts that equal those of plain decoding (in 16 bits, near ties may be rounded apart).",
         ],
-    )
+    )  # fmt: skip
 
 
 def pair_memory_grid(result: Result) -> Grid:
