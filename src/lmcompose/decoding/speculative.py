@@ -161,7 +161,7 @@ class Speculation:
                     "drafter='lookup' with prompt_lookup_num_tokens=0 drafts nothing: give a number of tokens."
                 )
             count = None
-        lookup = Lookup(count or 1, self.max_matching_ngram_size, self.adaptive)
+        lookup = Lookup(1 if count is None else count, self.max_matching_ngram_size, self.adaptive)
         return None if count is None or synced else lookup
 
 
