@@ -281,7 +281,7 @@ def forget_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("way", "wrong"),
-    [("guesses", keep_every_guess), ("guesses", resample_target), ("lookup", resample_target),
+    [("guesses", keep_every_guess), ("lookup", resample_target),
      ("ahead", forget_the_drafter)],
 )  # fmt: skip
 def test_wrong_ways_are_caught(
