@@ -101,15 +101,17 @@ def alone(composition: Any, role: str) -> Iterator[PreTrainedModel]:
         yield model
 
 
-def prompts(options: argparse.Namespace, composition: Any, batch: int, length: int) -> Iterator[torch.Tensor]:
+def prompts(
+    options: argparse.Namespace, composition: Any, batch: int, length: int, text: Path
+) -> Iterator[torch.Tensor]:
     """Prompts [batch, length] without end: pieces of a text where models are real, and else random tokens."""
     torch.manual_seed(0)
     if not is_real(options):
         while True:
             yield torch.randint(3, composition.member("base").config.vocab_size, (batch, length), device=options.device)
-    ids = torch.tensor(composition.tokenizer(options.text.read_text())["input_ids"], device=options.device)
+    ids = torch.tensor(composition.tokenizer(text.read_text())["input_ids"], device=options.device)
     if len(ids) < length:
-        raise SystemExit(f"{options.text} has {len(ids)} tokens, and prompts of {length} were asked for: --text FILE.")
+        raise SystemExit(f"{text} has {len(ids)} tokens, and prompts of {length} were asked for: --text FILE.")
     start = 0
     while True:
         rows = []
@@ -135,25 +137,34 @@ def summarise(runs: dict[str, list[list[float]]], speculated: list[dict[str, Any
         summary["shared_ratio"] = seconds["shared"] / members
     if speculated:
         totals = {key: sum(one[key] for one in speculated) for key in
-                  ("accepted", "drafted", "passes", "tokens", "positions", "rounds")}  # fmt: skip
+                  ("accepted", "drafted", "passes", "drafter_passes", "tokens", "positions", "rounds", "guessed",
+                   "right")}  # fmt: skip
         summary["speculative"] = {
             "over_plain": seconds["speculative"] / seconds["plain"],
             "over_base": seconds["speculative"] / seconds["base"],
             "acceptance": totals["accepted"] / max(1, totals["drafted"]),
             "passes_per_token": totals["passes"] / totals["tokens"],
+            "drafter_passes_per_token": totals["drafter_passes"] / totals["tokens"],
+            "guessed_right": totals["right"] / max(1, totals["guessed"]),
             "draft_length": totals["positions"] / max(1, totals["rounds"]),
             "same_text": sum(same) / len(same),
         }
     return summary
 
 
-def measure(options: argparse.Namespace, models: dict[str, Any], prompt: int, batch: int, now: Any) -> dict[str, Any]:
+def measure(
+    options: argparse.Namespace, models: dict[str, Any], prompt: int, batch: int, text: Path, now: Any
+) -> dict[str, Any]:
     """All models in turns, after a warm-up."""
-    speculation = lmcompose.Speculation(options.drafter, options.draft_length) if is_real(options) else None
+    speculation = None
+    if is_real(options):
+        speculation = lmcompose.Speculation(
+            options.drafter, options.draft_length, prompt_lookup_num_tokens=options.lookup
+        )
     names = [*ROLES, *models, *(["speculative"] if speculation else [])]
     runs: dict[str, list[list[float]]] = {name: [] for name in names}
     speculated, same = [], []
-    source = prompts(options, models["plain"], batch, prompt)
+    source = prompts(options, models["plain"], batch, prompt, text)
     for repetition in range(options.repetitions + 1):
         ids = next(source)
         written = {}
@@ -202,9 +213,12 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs=2, default=[1024, 512], metavar=("BASE", "SMALL"))
     add_machine_options(parser)
     parser.add_argument("--alpha", type=float, default=1.0)
-    parser.add_argument("--drafter", help="the member that drafts (default: the expert)")
+    parser.add_argument("--drafter", help="the member that drafts (default: the expert), or lookup")
+    parser.add_argument(
+        "--lookup", type=int, help="tokens to look up at a time, at most (default: as the draft length)"
+    )
     parser.add_argument("--draft-length", type=int, default=8, help="tokens to draft at a time, at most (default 8)")
-    parser.add_argument("--text", type=Path, default=TEXT, help="what the prompts of real models are cut from")
+    parser.add_argument("--text", type=Path, nargs="+", default=[TEXT], help="what prompts of real models are cut from")
     parser.add_argument("--prompts", type=int, nargs="+", default=[64, 512], help="prompt lengths (default 64 512)")
     parser.add_argument("--batches", type=int, nargs="+", default=[1], help="batch sizes (default 1)")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16"], help="of the members")
@@ -222,14 +236,15 @@ def main() -> None:
     memory = {kind: in_a_process_of_its_own("--memory-of", kind) for kind in PAIRS}
     memory["ratio"] = {key: memory["shared"][key] / memory["separate"][key] for key in ("peak_bytes", "pair_bytes")}
     rows = []
-    shapes = [(prompt, batch) for prompt in options.prompts for batch in options.batches]
+    texts = options.text if is_real(options) else options.text[:1]
+    shapes = [(text, prompt, batch) for text in texts for prompt in options.prompts for batch in options.batches]
     with Progress(transient=True) as progress:
         bar = progress.add_task("decoding", total=len(options.dtypes) * len(shapes))
         for dtype in options.dtypes:
             models = compositions(options, DTYPES[dtype])
-            for prompt, batch in shapes:
-                rows.append({"dtype": dtype, "prompt": prompt, "batch": batch,
-                             **measure(options, models, prompt, batch, now)})  # fmt: skip
+            for text, prompt, batch in shapes:
+                rows.append({"dtype": dtype, "prompt": prompt, "batch": batch, "text": text.stem,
+                             **measure(options, models, prompt, batch, text, now)})  # fmt: skip
                 progress.advance(bar)
             del models
     fields = {"new_tokens": options.new_tokens, "repetitions": options.repetitions, "results": rows, "memory": memory}

@@ -96,11 +96,14 @@ def test_logits_of_real_models(tmp_path):
     given = [part for role, folder in folders.items() for part in (f"--{role}", str(folder))]
     text = tmp_path / "text.txt"
     text.write_text("w1 w5 + w3 . " * 20)
+    other = tmp_path / "other.txt"
+    other.write_text("w7 w8 w9 w1 w4 . " * 20)
     result, printed = run(
-        "logits.py", tmp_path, *given, "--text", str(text), "--prompts", "5", "--new-tokens", "12", "--dtypes",
-        "float32", "--alpha", "0.1",
+        "logits.py", tmp_path, *given, "--text", str(text), str(other), "--prompts", "5", "--new-tokens", "12",
+        "--dtypes", "float32", "--alpha", "0.1",
     )  # fmt: skip
-    (row,) = result["results"]
+    row, second = result["results"]
+    assert (row["text"], second["text"], second["speculative"]["same_text"]) == ("text", "other", 1)
     found, seconds = row["speculative"], row["seconds_per_token"]
     assert found["over_plain"] == pytest.approx(seconds["speculative"] / seconds["plain"])
     assert found["over_base"] == pytest.approx(seconds["speculative"] / seconds["base"])
@@ -179,13 +182,14 @@ def test_ratios_of_a_logit_composition_by_hand(logits):
         "base": [[0.3, 0.1]] * 3, "expert": [[0.1, 0.1]] * 3, "antiexpert": [[0.1, 0.1]] * 3,
         "plain": [[0.5, 0.3], [9.0, 9.0], [0.5, 0.3]], "shared": [[0.3, 0.3]] * 3, "speculative": [[0.1, 0.1]] * 3,
     }  # fmt: skip
-    one = {"accepted": 3, "drafted": 4, "passes": 3, "tokens": 6, "positions": 4, "rounds": 2}
+    one = {"accepted": 3, "drafted": 4, "passes": 3, "drafter_passes": 6, "tokens": 6, "positions": 4, "rounds": 2,
+           "guessed": 4, "right": 1}  # fmt: skip
     summary = logits.summarise(runs, [one, {**one, "accepted": 1}], [True, False])
     assert summary["ratio"] == pytest.approx(1.0)
     assert summary["shared_ratio"] == pytest.approx(0.75)
     assert summary["speculative"] == pytest.approx(
-        {"over_plain": 0.25, "over_base": 0.5, "acceptance": 0.5, "passes_per_token": 0.5, "draft_length": 2.0,
-         "same_text": 0.5}
+        {"over_plain": 0.25, "over_base": 0.5, "acceptance": 0.5, "passes_per_token": 0.5,
+         "drafter_passes_per_token": 1.0, "guessed_right": 0.25, "draft_length": 2.0, "same_text": 0.5}
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from lmcompose.decoding.acceptance import DraftLength, Emitted, Statistics, best_length, expected_tokens, lockstep
+from lmcompose.decoding.acceptance import Emitted, lockstep
+from lmcompose.decoding.counts import Statistics
+from lmcompose.decoding.lengths import DraftLength, best_length, expected_tokens
 from lmcompose.errors import ConfigurationError
 
 
@@ -88,5 +90,6 @@ def test_statistics_count_unfinished_rows() -> None:
     statistics.add(Emitted(torch.zeros(3, 1, dtype=torch.long), 0, torch.zeros(3, dtype=torch.long)), drafted=0)
     assert json.loads(json.dumps(statistics.to_dict())) == {
         "drafted": 8, "accepted": 6, "rounds": 1, "positions": 4, "passes": 2, "drafter_passes": 4, "tokens": 4,
+        "guessed": 0, "right": 0,
         "acceptance": 0.75, "passes_per_token": 0.5, "draft_length": 4.0,
     }  # fmt: skip

@@ -9,7 +9,10 @@ import torch
 from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from lmcompose.decoding.acceptance import DraftLength, Statistics
+from lmcompose.decoding.counts import Statistics
+from lmcompose.decoding.lengths import DraftLength
+from lmcompose.decoding.lookup import Lookup
+from lmcompose.decoding.pace import Pace
 from lmcompose.decoding.speculative import speculate
 from lmcompose.decoding.texts import Texts
 
@@ -31,15 +34,26 @@ class Script:
             for rows in (wanted, drafted)
         ]
         self.bonus, self.limit = bonus, limit
+        self.drafts = self.takes_guesses = True
         self.asked: list[Any] = []
 
-    def draft_scores(self, ids: torch.Tensor) -> torch.Tensor:
-        self.asked.append(("draft", ids.shape[1]))
-        return self.scores[1][:, ids.shape[1] - PROMPT]
+    def draft_scores(self, ids: torch.Tensor, count: int = 1) -> torch.Tensor:
+        self.asked.append(("draft", ids.shape[1], count)[: 2 + (count > 1)])
+        return self.at(1, ids.shape[1], count)
 
-    def final_logits(self, ids: torch.Tensor, count: int) -> torch.Tensor:
-        self.asked.append(("final", ids.shape[1], count))
-        return self.scores[0][:, ids.shape[1] - PROMPT - count + 1 : ids.shape[1] - PROMPT + 1]
+    def final_logits(self, ids: torch.Tensor, count: int, ahead: bool = False) -> torch.Tensor:
+        self.asked.append(("final", ids.shape[1], count, "ahead")[: 3 + ahead])
+        return self.at(0, ids.shape[1] - ahead, count)
+
+    def logits_ahead(self, ids: torch.Tensor) -> torch.Tensor:
+        self.asked.append(("ahead", ids.shape[1]))
+        return self.at(0, ids.shape[1], 1)
+
+    def at(self, which: int, columns: int, count: int) -> torch.Tensor:
+        return self.scores[which][:, columns - PROMPT - count + 1 : columns - PROMPT + 1]
+
+    def crop_draft(self, columns: int) -> None:
+        self.asked.append(("crop draft", columns))
 
     def crop(self, columns: int) -> None:
         self.asked.append(("crop", columns))
@@ -53,9 +67,9 @@ def write(script: Script, new: int, length: int, do_sample: bool = False, **opti
     rows = script.scores[0].shape[0]
     criteria = StoppingCriteriaList([MaxLengthCriteria(PROMPT + new), EosTokenCriteria(END)])
     texts = Texts(torch.full((rows, PROMPT), 7), criteria, PAD)
-    lengths = DraftLength(minimum=length, maximum=length, bonus=script.bonus)
+    options.setdefault("lengths", DraftLength(minimum=length, maximum=length, bonus=script.bonus))
     statistics = speculate(
-        script, texts, script.scores[0][:, 0], process=lambda ids, scores: scores, lengths=lengths,
+        script, texts, script.scores[0][:, 0], process=lambda ids, scores: scores,
         do_sample=do_sample, **options,
     )  # fmt: skip
     return texts.ids[:, PROMPT:].tolist(), statistics
@@ -189,3 +203,78 @@ def test_a_drafter_without_any_token_left_stops_nothing() -> None:
     counts = speculate(script, texts, script.scores[0][:, 0], process=process, lengths=lengths, do_sample=True)
     assert texts.ids[:, PROMPT:].tolist() == [ALL[:4]]
     assert counts.rounds > 1
+
+
+# ------------------------------------------------------------------------------------------------- ahead, and looked up
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_a_token_more_for_a_pass_of_the_drafter(do_sample: bool) -> None:
+    """The others read the last drafted token too; the drafter reads it only where the whole draft was kept."""
+    script = Script([ALL], [ALL])
+    tokens, counts = write(script, 7, 2, do_sample, lengths=Pace(2, cost=0.2, position=1e-6))
+    assert tokens == [ALL[:7]]
+    assert script.asked == [
+        ("draft", 3), ("draft", 4), ("final", 5, 2, "ahead"), ("ahead", 5), ("crop", 5),
+        ("draft", 6), ("draft", 7), ("final", 8, 2, "ahead"), ("ahead", 8), ("crop", 8),
+    ]  # fmt: skip
+    assert (counts.passes, counts.rounds, counts.drafter_passes, counts.positions, counts.tokens) == (3, 2, 6, 4, 7)
+    script = Script([ALL], [[1, 2, 9, 4, 5, 6]])
+    tokens, counts = write(script, 4, 2, do_sample, lengths=Pace(2, cost=0.2, position=1e-6))
+    assert tokens == [ALL[:4]]
+    assert script.asked[2:4] == [("final", 5, 2, "ahead"), ("crop", 4)]  # the second was refused
+
+
+def test_rows_that_ended_want_no_token_more() -> None:
+    script = Script([[1, 2, END]], [[1, 2, END]])
+    tokens, counts = write(script, 7, 2, lengths=Pace(2, cost=0.2, position=1e-6))
+    assert tokens == [[1, 2, END]]
+    assert script.asked[2:] == [("final", 5, 2, "ahead"), ("crop", 4)]
+    assert counts.tokens == 3
+    wanted = [[1, 2, END, 1, 1, 1], [1, 2, 3, 4, 5, 6]]  # another row goes on
+    script = Script(wanted, wanted)
+    tokens, _ = write(script, 6, 2, lengths=Pace(2, cost=0.2, position=1e-6))
+    assert tokens == [[1, 2, END, PAD, PAD, PAD], wanted[1]]
+    assert ("ahead", 5) in script.asked
+
+
+ROUND = [1, 2, 3, 1, 2, 3, 1, 2, 5, 6]
+"""From the fifth token on it repeats itself; the ninth breaks off."""
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_the_drafter_reads_what_was_looked_up(do_sample: bool) -> None:
+    """It keeps what it would have written, and forgets the rest."""
+    script = Script([ROUND], [ROUND])
+    lengths = DraftLength(minimum=9, maximum=9)
+    tokens, counts = write(script, 10, 9, do_sample, lengths=lengths, lookup=Lookup(3, 3, adaptive=False))
+    assert tokens == [ROUND]
+    assert script.asked == [
+        ("draft", 3), ("draft", 4), ("draft", 5), ("draft", 9, 4),  # after 1, 2, 3, 1 it guesses 2, 3, 1
+        ("draft", 11, 2), ("crop draft", 10), ("draft", 11), ("final", 11, 9), ("crop", 11),  # 3, and 5 follows
+    ]  # fmt: skip
+    assert (counts.guessed, counts.right, counts.drafter_passes, counts.positions) == (4, 3, 6, 9)
+
+
+def test_without_a_drafter_what_was_looked_up_is_the_draft() -> None:
+    for do_sample in (False, True):
+        script = Script([ROUND], [ROUND], bonus=True)
+        script.drafts = False
+        tokens, counts = write(script, 10, 9, do_sample, lookup=Lookup(3, 3, adaptive=False))
+        assert tokens == [ROUND]
+        assert script.asked == [
+            ("final", 3, 1), ("crop", 3), ("final", 4, 1), ("crop", 4), ("final", 5, 1), ("crop", 5),
+            ("final", 9, 4), ("crop", 9), ("final", 11, 2), ("crop", 10), ("final", 11, 1), ("crop", 11),
+        ]  # fmt: skip
+        assert (counts.drafted, counts.accepted) == (counts.guessed, counts.right) == (4, 3)
+        assert (counts.passes, counts.drafter_passes, counts.rounds) == (7, 0, 2)
+
+
+def test_guesses_that_were_never_right_are_read_no_more_until_they_are() -> None:
+    lookup = Lookup(4, 1)
+    for _ in range(100):
+        lookup.observe([1], [0], 1)
+    script = Script([ROUND[:6] * 2], [ROUND[:6] * 2])
+    write(script, 11, 9, lookup=lookup, lengths=DraftLength(minimum=9, maximum=9))
+    assert max((asked[2] for asked in script.asked if asked[0] == "draft" and len(asked) > 2), default=1) > 1
+    assert script.asked[3] == ("draft", 6)

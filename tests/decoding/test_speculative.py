@@ -21,6 +21,14 @@ from tests.tiny import ARCHITECTURES, WINDOW, Pair, random_ids, tiny_model
 
 FIXED = Speculation(draft_length=4, adaptive=False)
 
+WAYS = {
+    "paced": lambda: Speculation(cost=0.1),
+    "paced, no lookup": lambda: Speculation(cost=0.1, prompt_lookup_num_tokens=0),
+    "all that is found": lambda: Speculation(draft_length=6, adaptive=False, prompt_lookup_num_tokens=3),
+    "lookup": lambda: Speculation(drafter="lookup", adaptive=False, draft_length=3),
+}
+"""How drafts come about; `FIXED` has no lookup, and no token after the draft."""
+
 USUAL = (
     "llama", "mistral", "qwen2_sliding", "gemma2", "gemma3", "phi3", "olmo2", "gpt_neox", "gpt2", "gpt_neo", "opt",
     "falcon", "bloom", "mpt",
@@ -278,17 +286,23 @@ def lora(seed: int, **options: Any) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("inputs", [BATCH, ROW], ids=["batch", "row"])
-def test_expert_and_antiexpert_of_one_model(share: bool, inputs: dict[str, Any]) -> None:
+def pair(share: bool = True) -> LogitForCausalLM:
+    """Expert and antiexpert are one model, with an adapter and without."""
     expert = lora(0)
-    model = lmcompose.combine(
+    return lmcompose.combine(
         "0.4 * base + expert - 0.5 * antiexpert",
         {"base": tiny_model("gpt2", 0), "expert": expert, "antiexpert": expert.get_base_model()},
         share_passes=share,
     )
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("inputs", [BATCH, ROW], ids=["batch", "row"])
+def test_expert_and_antiexpert_of_one_model(share: bool, inputs: dict[str, Any]) -> None:
+    model = pair(share)
     assert len(model.passes) == (2 if share else 3)
-    assert_same_text(model, inputs, FIXED)
+    for speculative in (FIXED, WAYS["paced"](), WAYS["all that is found"]()):
+        assert_same_text(model, inputs, speculative)
 
 
 def test_a_composition_as_member_and_as_drafter() -> None:
@@ -318,3 +332,61 @@ def test_positions_that_end_are_not_overrun() -> None:
     plain = texts(model, None, ROW, max_new_tokens=14)[0, ROW["input_ids"].shape[1] :].tolist()
     end = next(token for token in plain[::-1] if plain.index(token) >= 8)
     assert_same_text(model, ROW, Speculation(draft_length=8, adaptive=False), max_new_tokens=60, eos_token_id=end)
+
+
+# ---------------------------------------------------------------------------------------------- how drafts come about
+
+CIRCLES = {"input_ids": IDS[:, -5:].repeat(1, 3), "attention_mask": MASK[:, -5:].repeat(1, 3)}
+"""Rows without padding whose tokens come again and again, so that all of them find some."""
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "gpt2", "gpt_neox", "bloom"])
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_draft(arch: str, way: str) -> None:
+    """In a batch, padded on the left or going round in circles, and one row alone; with and without ends."""
+    model = drafted(arch, "mpt" if arch == "bloom" else "llama")
+    guessed = right = ahead = 0
+    for inputs in (ROW, CIRCLES):
+        found = assert_same_text(model, inputs, WAYS[way](), max_new_tokens=24).speculation
+        guessed, right = guessed + found["guessed"], right + found["right"]
+        ahead += found["drafter_passes"] - found["positions"]
+    plain = texts(model, None, BATCH, max_new_tokens=24)
+    speculative = WAYS[way]()
+    assert texts(model, speculative, BATCH, max_new_tokens=24).tolist() == plain.tolist()
+    end = int(plain[1, -6])
+    ended = texts(model, None, CIRCLES, eos_token_id=end, max_new_tokens=24)
+    assert texts(model, speculative, CIRCLES, eos_token_id=end, max_new_tokens=24).tolist() == ended.tolist()
+    assert right <= guessed
+    if way in ("all that is found", "lookup"):
+        assert guessed > 0
+    if way == "paced, no lookup":
+        assert guessed == 0 < ahead  # some passes of the drafter were for a token after the draft
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_draft_where_members_read_other_texts(way: str) -> None:
+    model = pair()
+    ids = torch.cat([random_ids(2, 14, seed=row)[None] for row in range(3)])
+    others = {"member_input_ids": ids, "member_attention_mask": torch.ones_like(ids)}
+    others["member_attention_mask"][1, 0, :9] = 0
+    for inputs in (BATCH, CIRCLES):
+        for alpha in ({}, {"repetition_penalty": 1.3}):
+            plain = texts(model, None, inputs | others, **alpha)
+            assert texts(model, WAYS[way](), inputs | others, **alpha).tolist() == plain.tolist()
+
+
+def test_a_schedule_knows_its_step_after_the_draft() -> None:
+    """Also at the token that comes after a draft that was kept."""
+    model = drafted("llama", formula="0.4 * base + alpha * (expert - 0.3 * antiexpert)", alpha=1.0)
+    alpha = [1.0, 0.3, 1.5, 0.1, 2.0, 0.5, 1.0, 0.2]
+    speculative = WAYS["paced, no lookup"]()
+    result = assert_same_text(model, ROW, speculative, alpha=alpha, max_new_tokens=40)
+    assert result.speculation["drafter_passes"] > result.speculation["positions"]
+
+
+def test_a_drafter_whose_windows_let_go_of_the_past_reads_no_guesses() -> None:
+    """What it read in vain could not be forgotten before its draft is judged."""
+    model = drafted("llama", "mistral")
+    found = assert_same_text(model, CIRCLES, WAYS["all that is found"]()).speculation
+    assert found["guessed"] == 0
+    assert assert_same_text(model, CIRCLES, WAYS["lookup"]()).speculation["guessed"] > 0  # nothing else is cropped

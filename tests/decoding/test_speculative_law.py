@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -25,7 +26,10 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 import lmcompose
 from lmcompose import LogitForCausalLM
 from lmcompose.architecture import CACHE_ARGUMENT
-from lmcompose.decoding import acceptance
+from lmcompose.decoding import acceptance, drafting
+from lmcompose.decoding.counts import Statistics
+from lmcompose.decoding.lookup import Lookup
+from lmcompose.decoding.pace import Pace
 from lmcompose.decoding.speculative import Speculation, speculate
 from lmcompose.decoding.texts import Texts
 from lmcompose.logits.speculation import DraftedPasses
@@ -198,3 +202,91 @@ def test_generate_follows_the_law(
     texts = result.sequences[:, PROMPTS.shape[1] :].view(batch, -1, LENGTH).transpose(0, 1).flatten(0, 1)
     chance = text_p_value(model, texts, batch)
     assert chance > 0.001 if wrong is None else chance < SURE
+
+
+# ---------------------------------------------------------------------------------------------- how drafts come about
+
+
+@cache
+def shared() -> LogitForCausalLM:
+    """Expert and antiexpert in one pass: a model of one vocabulary, with an adapter and without."""
+    expert = get_peft_model(
+        tiny_model("llama", 5, vocab_size=VOCAB, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                   num_attention_heads=1, num_key_value_heads=1, initializer_range=0.5),
+        LoraConfig(r=4, target_modules="all-linear"),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in expert.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    base = composition(3).member("base")
+    members = {"base": base, "expert": expert.eval(), "antiexpert": expert.get_base_model()}
+    model = lmcompose.combine(FORMULAS[3], members, drafter="expert")
+    assert len(model.passes) == 2
+    return model
+
+
+def sample_by(way: str, batch: int, times: int) -> tuple[torch.Tensor, Statistics]:
+    """`sample` with drafts of another kind: "guesses", read by the drafter; "lookup" alone; "ahead" of the draft."""
+    torch.manual_seed(2)
+    model, prompts = shared(), PROMPTS[:batch]
+    criteria = StoppingCriteriaList([MaxLengthCriteria(prompts.shape[1] + LENGTH)])
+    total, written = Statistics(), []
+    pace = Pace(1, cost=0.3, position=1e-9)
+    lookup = None if way == "ahead" else Lookup(2, 2, adaptive=False)
+    fixed = Speculation(draft_length=LENGTH, adaptive=False).lengths()
+    with torch.no_grad():
+        output = model(prompts, use_cache=True, logits_to_keep=1)
+        filled = getattr(output, CACHE_ARGUMENT)
+        target = DraftedPasses(model, None if way == "lookup" else "expert", filled, prompts, {})
+        for _ in range(times):
+            texts = Texts(prompts, criteria, PAD)
+            counts = speculate(
+                target, texts, output.logits[:, -1], process=processors(), lengths=pace if way == "ahead" else fixed,
+                lookup=lookup, do_sample=True,
+            )  # fmt: skip
+            written.append(texts.ids[:, prompts.shape[1] :])
+            for name in ("guessed", "right", "drafter_passes", "positions"):
+                setattr(total, name, getattr(total, name) + getattr(counts, name))
+            target.crop(prompts.shape[1])
+    return torch.cat(written), total
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("way", ["guesses", "lookup", "ahead"])
+def test_texts_follow_the_law_however_drafts_come_about(way: str, batch: int) -> None:
+    texts, counts = sample_by(way, batch, times=250)
+    assert text_p_value(shared(), texts, batch) > 0.001
+    if way == "ahead":
+        assert counts.drafter_passes > counts.positions + 30
+    else:
+        assert 0.1 < counts.right / counts.guessed < 0.9
+
+
+def keep_every_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafter takes whatever was looked up, and says that it drew it from its own distribution."""
+    always = lambda draft, *others: torch.full((len(draft),), draft.shape[1])  # noqa: E731
+    monkeypatch.setattr(drafting, "accept_sampled", always)
+
+
+def forget_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token after a draft is the expert's and not the target's."""
+
+    def wrong(self: DraftedPasses, ids: torch.Tensor) -> torch.Tensor:
+        return self._run(self.draft_pass, ids, 1)["expert"].float()
+
+    monkeypatch.setattr(DraftedPasses, "logits_ahead", wrong)
+
+
+@pytest.mark.parametrize(
+    ("way", "wrong"),
+    [("guesses", keep_every_guess), ("lookup", resample_target),
+     ("ahead", forget_the_drafter)],
+)  # fmt: skip
+def test_wrong_ways_are_caught(
+    way: str, wrong: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch)
+    texts, _ = sample_by(way, 1, times=600)
+    assert text_p_value(shared(), texts, 1) < 1e-4

@@ -77,7 +77,7 @@ def test_scores_of_a_draft_are_kept_until_it_is_judged() -> None:
         logits = target.final_logits(ids, 3)
         plain = model(ids, attention_mask=torch.nn.functional.pad(MASK, (0, 3), value=1), output_member_scores=True)
     torch.testing.assert_close(logits, plain.logits[:, -3:], atol=5e-5, rtol=0)
-    torch.testing.assert_close(torch.stack(one_by_one, 1), plain.member_scores["expert"][:, -3:], atol=5e-5, rtol=0)
+    torch.testing.assert_close(torch.cat(one_by_one, 1), plain.member_scores["expert"][:, -3:], atol=5e-5, rtol=0)
     assert (counts["expert"], counts["base"]) == (3 + 1, 1 + 1)
     assert {part.shape[1] for part in target._kept.values()} == {3}
     target.crop(12)

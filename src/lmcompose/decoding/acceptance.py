@@ -1,11 +1,10 @@
-"""Which drafted tokens a target keeps, what follows them, and how many tokens to draft next.
+"""Which drafted tokens a target keeps, and what follows them.
 
 Speculative decoding (Leviathan et al. 2023, arXiv 2211.17192) leaves the target's distribution as it is, whatever the
 drafter. The target here is the final one: probabilities after temperature, masks and logits processors, which may hold
 exact zeros. Tensors and numbers in, tensors and numbers out: this file knows no model, cache, formula or tokenizer.
 """
 
-from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -131,7 +130,7 @@ def emit_greedy(
     """
     _check_shapes(draft, target_scores)
     accepted = accept_greedy(draft, target_scores)
-    kept = lockstep(_reach(accepted, ends), finished)
+    kept = lockstep(reach(accepted, ends), finished)
     # empty after a fully kept draft without scores for one more token; a row that accepted more agrees with its draft
     last = target_scores[:, kept : kept + 1].argmax(dim=-1)
     return Emitted(_padded(torch.cat([draft[:, :kept], last], dim=1), finished, pad_id), kept, accepted)
@@ -189,8 +188,9 @@ def emit_accepted(
     its residual, a row that accepted more emits its accepted token, and when every row accepted the whole draft each
     draws one more token from the target, where that was scored.
     """
+    _check_shapes(draft, target_probs, draft_probs)
     length = draft.shape[1]
-    kept = lockstep(_reach(accepted, ends), finished)
+    kept = lockstep(reach(accepted, ends), finished)
     tokens = draft[:, :kept]
     if kept < target_probs.shape[1]:
         weights = target_probs[:, kept]
@@ -206,8 +206,13 @@ def emit_accepted(
     return Emitted(_padded(tokens, finished, pad_id), kept, accepted)
 
 
-def _reach(accepted: torch.Tensor, ends: torch.Tensor | None) -> torch.Tensor:
-    """[B] how many drafted tokens each row lets the others keep."""
+def reach(accepted: torch.Tensor, ends: torch.Tensor | None) -> torch.Tensor:
+    """[B] how many drafted tokens each row lets the others keep: all, where it accepted one that ends it.
+
+    Args:
+        accepted: [B].
+        ends: [B, k] bool, the drafted tokens that end their row.
+    """
     return accepted if ends is None else accepted.masked_fill(ended(accepted, ends), ends.shape[1])
 
 
@@ -232,153 +237,3 @@ def _check_shapes(draft: torch.Tensor, target: torch.Tensor, draft_probs: torch.
             f"The draft has shape {[rows, length]}, the target's scores {list(target.shape)}{drafter}. Score every "
             "drafted token once in each row, over one vocabulary, and with the target at most one token more."
         )
-
-
-def expected_tokens(acceptance: float, length: int, bonus: bool = True) -> float:
-    """The expected tokens of one round (Leviathan et al. 2023, equation 1): 1 + a + a^2 + ... + a^k.
-
-    Args:
-        acceptance: a, the chance that a drafted token is kept.
-        length: k, how many are drafted.
-        bonus: whether a fully kept draft is followed by a token of the target; without it the last term is missing.
-    """
-    return sum(acceptance**power for power in range(length + bonus))
-
-
-def best_length(acceptance: float, cost: float, minimum: int, maximum: int, bonus: bool = True) -> int:
-    """The draft length k with the most expected tokens per cost, where a round costs 1 + k `cost`; the least of equals.
-
-    The improvement factor of Leviathan et al. 2023, theorem 3.8, maximised over k as in their section 3.5.
-    """
-    return max(
-        range(minimum, maximum + 1), key=lambda length: expected_tokens(acceptance, length, bonus) / (1 + length * cost)
-    )
-
-
-@dataclass
-class DraftLength:
-    """Chooses how many tokens to draft next, from the acceptance seen so far. Give equal bounds to fix the length.
-
-    The acceptance is that of the whole batch, a position counting as kept when all rows keep it: lockstep pays for
-    every row. Older rounds fade. No clock is read, so that the same text and seed give the same lengths.
-
-    Args:
-        minimum: the fewest tokens to draft, at least 1 (with none the acceptance would never be seen again).
-        maximum: the most.
-        cost: c, what one more drafted token costs relative to a pass of the others over the block: a drafter's pass
-            and one more position to score. Measure it beforehand: one measured in the midst of a text would make
-            sampled text depend on the clock.
-        bonus: whether the target is scored after the last drafted token too. A drafter that is itself a member of the
-            formula has no scores there without a pass of its own: then draft one token more, and take no bonus.
-        prior: the acceptance supposed before any is seen.
-        prior_weight: how many drafted tokens the prior counts for.
-        memory: what is left of a round's weight one round later.
-
-    Raises:
-        ConfigurationError: a value outside its range.
-    """
-
-    minimum: int = 1
-    maximum: int = 8
-    cost: float = 0.2
-    bonus: bool = True
-    prior: float = 0.7
-    prior_weight: float = 8.0
-    memory: float = 0.95
-    _kept: float = field(default=0.0, init=False, repr=False)
-    _judged: float = field(default=0.0, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.minimum <= self.maximum:
-            raise ConfigurationError(
-                f"Draft lengths from {self.minimum} to {self.maximum} cannot be: give 1 <= minimum <= maximum."
-            )
-        if not 0 <= self.cost < float("inf"):
-            raise ConfigurationError(
-                f"cost = {self.cost}: give a drafted token's cost relative to one pass of the others, 0 or more."
-            )
-        if not (0 <= self.prior <= 1 and 0 < self.prior_weight < float("inf") and 0 <= self.memory <= 1):
-            raise ConfigurationError(
-                f"prior = {self.prior}, prior_weight = {self.prior_weight}, memory = {self.memory}: give a prior and a "
-                "memory from 0 to 1, and a weight above 0."
-            )
-
-    @property
-    def acceptance(self) -> float:
-        """The estimated chance that a drafted token is kept in all rows, given that the one before it was."""
-        return (self.prior * self.prior_weight + self._kept) / (self.prior_weight + self._judged)
-
-    def next(self, room: int | None = None) -> int:
-        """The next draft length; `room` is how many tokens may be drafted at most (0 in a text with one to write)."""
-        length = best_length(self.acceptance, self.cost, self.minimum, self.maximum, self.bonus)
-        return length if room is None else max(0, min(length, room))
-
-    def observe(self, kept: int, drafted: int) -> None:
-        """Learn from a round in which `kept` of `drafted` tokens came before the cut.
-
-        What was drafted behind the cut was thrown away unjudged and does not count.
-        """
-        self._kept = self.memory * self._kept + kept
-        self._judged = self.memory * self._judged + min(kept + 1, drafted)
-
-
-@dataclass
-class Statistics:
-    """What speculation did for one call of `generate`.
-
-    Attributes:
-        drafted: drafted tokens, over all unfinished rows.
-        accepted: those of them that their own row accepted. In a batch some are thrown away all the same; that shows
-            in `passes_per_token`.
-        rounds: how many blocks were drafted and scored.
-        positions: how many tokens these blocks had, each counted once for the batch.
-        passes: passes of the target (all members but the drafter), the prompt's included where the caller counts it.
-        drafter_passes: passes of the drafter, where the caller counts them.
-        tokens: by how many tokens each row grew; padding of finished rows included, for plain decoding pads as well.
-    """
-
-    drafted: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    positions: int = 0
-    passes: int = 0
-    drafter_passes: int = 0
-    tokens: int = 0
-
-    def add(
-        self,
-        emitted: Emitted,
-        drafted: int,
-        finished: torch.Tensor | None = None,
-        passes: int = 1,
-        drafter_passes: int = 0,
-    ) -> None:
-        """Count one round of `drafted` tokens per row; `finished` [B] as it was given to the round."""
-        accepted = emitted.accepted if finished is None else emitted.accepted[~finished]
-        self.drafted += drafted * accepted.numel()
-        self.accepted += int(accepted.sum())
-        self.rounds += drafted > 0
-        self.positions += drafted
-        self.passes += passes
-        self.drafter_passes += drafter_passes
-        self.tokens += emitted.tokens.shape[1]
-
-    @property
-    def acceptance(self) -> float | None:
-        """The share of drafted tokens that were accepted (longer drafts lower it); None when nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def passes_per_token(self) -> float | None:
-        """Passes of the target per token: 1 in plain decoding, less when drafts are kept; None without a token."""
-        return self.passes / self.tokens if self.tokens else None
-
-    @property
-    def draft_length(self) -> float | None:
-        """The mean length of a draft; None when nothing was drafted."""
-        return self.positions / self.rounds if self.rounds else None
-
-    def to_dict(self) -> dict[str, int | float | None]:
-        """The counts and the ratios, ready for JSON."""
-        ratios = {name: getattr(self, name) for name in ("acceptance", "passes_per_token", "draft_length")}
-        return {**asdict(self), **ratios}

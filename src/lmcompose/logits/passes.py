@@ -181,7 +181,7 @@ class MemberPassesMixin(ComposedGenerationMixin):
         """Run the members of one pass; returns their scores by role."""
         model = self.member(roles[0])
         view = {CACHE_ARGUMENT: cache.members[roles[0]]} if cache is not None else {}
-        readers = list(roles) if call.contexts else list(dict.fromkeys(self._twins[role] for role in roles))
+        readers = list(roles) if call.contexts else self.readers(roles)
         if cache is not None:
             cache.copies[roles[0]] = len(readers)
         inputs = self._inputs(readers, call, view.get(CACHE_ARGUMENT))
@@ -194,6 +194,10 @@ class MemberPassesMixin(ComposedGenerationMixin):
         parts = dict(zip(readers, cast(torch.Tensor, output.logits).chunk(len(readers)), strict=True))
         read_by = {role: role if role in parts else self._twins[role] for role in roles}
         return {role: self._scores_of(role, parts[reader]) for role, reader in read_by.items()}
+
+    def readers(self, roles: Sequence[str]) -> list[str]:
+        """The members of one pass that have rows of their own, where all read the same texts."""
+        return list(dict.fromkeys(self._twins[role] for role in roles))
 
     def _inputs(self, roles: Sequence[str], call: Call, view: Cache | None) -> dict[str, Any]:
         """What the members of one pass are called with: rows member by member, in their own ids."""

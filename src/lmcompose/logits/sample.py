@@ -21,8 +21,8 @@ from transformers.generation.logits_process import (
 from lmcompose.architecture import CACHE_ARGUMENT
 from lmcompose.cache import ComposedCache
 from lmcompose.calls import CallSlot
-from lmcompose.decoding.acceptance import Statistics
-from lmcompose.decoding.speculative import Speculation, speculate
+from lmcompose.decoding.counts import Statistics
+from lmcompose.decoding.speculative import LOOKUP, POSITION_COST, Speculation, speculate
 from lmcompose.decoding.texts import Texts
 from lmcompose.errors import ConfigurationError
 from lmcompose.logits.speculation import DraftedPasses, as_speculation, choose_drafter, drafting_cost, pass_of
@@ -36,8 +36,8 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     """What `generate(speculative=..., return_dict_in_generate=True)` returns.
 
     Attributes:
-        speculation: the drafter's role; the counts of `decoding.acceptance.Statistics` with acceptance, passes of the
-            other members per token, and mean draft length; and "fallback", why it was decoded plainly, or None.
+        speculation: the drafter's role, or "lookup"; the counts of `decoding.counts.Statistics` with acceptance, passes
+            of the other members per token, and mean draft length; and "fallback", why it was decoded plainly, or None.
     """
 
     speculation: dict[str, Any] | None = None
@@ -123,19 +123,25 @@ class SpeculativeGenerationMixin:
             input_ids, generation_config, model_kwargs, is_first_iteration=not generation_config.is_assistant
         )
         composed: ComposedCache = outputs[CACHE_ARGUMENT]
-        passes = (*model.scored_passes, pass_of(model, plan.drafter))
+        drafter = plan.drafter if plan.drafter in model.members else None  # tokens are looked up in the text
+        passes = (*model.scored_passes, *([pass_of(model, drafter)] if drafter else []))
         reason = uncroppable(composed, dict.fromkeys(roles[0] for roles in passes))
+        if drafter is None and synced_gpus:
+            reason = "several processes run the same passes, and each would find other tokens in its texts"
         if reason is not None:
             _warn(reason)
-        target = DraftedPasses(self, plan.drafter if reason is None else None, composed, input_ids, model_kwargs)
-        lengths = None
+        target = DraftedPasses(self, drafter if reason is None else None, composed, input_ids, model_kwargs)
+        lengths = lookup = None
         if reason is None:
-            lengths = plan.speculation.lengths(drafting_cost(self, target.draft_pass), target.bonus)
+            cost = POSITION_COST if drafter is None else drafting_cost(self, target.draft_pass)
+            lengths = plan.speculation.pace(cost, target.bonus, synced=synced_gpus)
+            lookup = plan.speculation.lookup(drafter or LOOKUP, synced=synced_gpus)
         with model._optimize_model_for_decode(), _recording(composed, reason is None):
             statistics = speculate(
                 target, texts, outputs.logits[:, -1],
                 process=cast(Any, logits_processor),
                 lengths=lengths,
+                lookup=lookup,
                 do_sample=bool(generation_config.do_sample),
                 unfinished=lambda done: model._has_unfinished_sequences(done, synced_gpus, device=input_ids.device),
                 shortest=self._shortest if synced_gpus else None,

@@ -12,15 +12,15 @@ from torch import nn
 
 from lmcompose.architecture import count_parameters, counts_slots, position_limit
 from lmcompose.cache import ComposedCache
-from lmcompose.decoding.speculative import Speculation
+from lmcompose.decoding.speculative import LOOKUP, POSITION_COST, Speculation
 from lmcompose.errors import CacheError, ConfigurationError, nearest
 from lmcompose.logits.contexts import Contexts
 from lmcompose.logits.passes import Call
 from lmcompose.logits.steps import at_steps, is_scheduled
 
-POSITION_COST = 0.07
-"""What one more token in a block costs the members that score it, relative to a pass over one token: reading weights is
-most of a pass, but not all. On two CPU cores, models of 0.1 to 1.5 billion parameters took 5 to 11 % (bfloat16)."""
+READER_COST = 0.25
+"""What one more member in a pass costs, relative to a pass of one: half a billion parameters on two CPU cores, with an
+adapter (bfloat16)."""
 
 
 def as_speculation(given: Any) -> Speculation | None:
@@ -43,6 +43,8 @@ def as_speculation(given: Any) -> Speculation | None:
 def choose_drafter(model: Any, speculation: Speculation, values: Mapping[str, Any], rows: int) -> str:
     """The role that drafts: the one named in the call, the composition's own, or the one with the largest weight.
 
+    Or `LOOKUP`, where that is named and no member has this name.
+
     Args:
         model: the composition.
         values: the formula's parameters in this call. Where they leave no member but the leader a positive weight, the
@@ -60,12 +62,14 @@ def choose_drafter(model: Any, speculation: Speculation, values: Mapping[str, An
     if name is None:
         raise ConfigurationError(
             f"No member but '{model.leader_role}' has a positive weight in '{model.formula}', so none is taken as the "
-            f"drafter. Name one: speculative=Speculation(drafter={list(model.members)[-1]!r})."
+            f"drafter. Name one: speculative=Speculation(drafter={list(model.members)[-1]!r}), or 'lookup'."
         )
+    if name == LOOKUP and name not in model.members:
+        return name
     if name not in model.members:
         raise ConfigurationError(
-            f"There is no member '{name}' to draft; the members are {list(model.members)}."
-            f"{nearest(name, list(model.members))}"
+            f"There is no member '{name}' to draft; the members are {list(model.members)}, and 'lookup' drafts without "
+            f"any.{nearest(name, [*model.members, LOOKUP])}"
         )
     if all(name in roles for roles in model.scored_passes):
         raise ConfigurationError(
@@ -85,8 +89,12 @@ def _heaviest(model: Any, values: Mapping[str, Any], rows: int) -> str | None:
 
 
 def drafting_cost(model: Any, draft_pass: tuple[str, ...]) -> float:
-    """What one drafted token costs relative to a pass of all other members over one: by the weights that are read."""
-    sizes = {roles: count_parameters(model.member(roles[0])) for roles in {*model.scored_passes, draft_pass}}
+    """What one drafted token costs relative to a pass of all other members over one: by the weights that are read, and
+    by how many members read them at once."""
+    sizes = {
+        roles: count_parameters(model.member(roles[0])) * (1 + READER_COST * (len(model.readers(roles)) - 1))
+        for roles in {*model.scored_passes, draft_pass}
+    }
     drafter = sizes.pop(draft_pass)
     return drafter / max(1, sum(sizes.values())) + POSITION_COST
 
@@ -99,7 +107,7 @@ class DraftedPasses:
 
     Args:
         model: the composition.
-        drafter: the role that drafts, with which members run that share its pass; None where nothing is drafted.
+        drafter: the role that drafts, with which members run that share its pass; None where no member drafts.
         cache: which all scored members filled with the prompts.
         ids: [B, n] the prompts.
         model_kwargs: what `generate` calls the composition with: the mask, positions, contexts and parameters.
@@ -113,8 +121,10 @@ class DraftedPasses:
     ) -> None:
         self.model, self.cache, self.drafter = model, cache, drafter
         self.draft_pass: tuple[str, ...] = () if drafter is None else pass_of(model, drafter)
-        self.bonus = drafter is not None and self.draft_pass not in model.scored_passes
-        self.passes = [*model.scored_passes, *([self.draft_pass] if self.bonus else [])]
+        self.drafts = drafter is not None
+        self.bonus = self.draft_pass not in model.scored_passes
+        outside = self.drafts and self.bonus
+        self.passes = [*model.scored_passes, *([self.draft_pass] if outside else [])]
         self.contexts: Contexts | None = model.contexts(
             *(model_kwargs.get(name) for name in ("member_input_ids", "member_attention_mask", "context_length"))
         )
@@ -124,10 +134,17 @@ class DraftedPasses:
         self.prompt = int(cache.get_seq_length())  # columns
         self.before = self.prompt - ids.shape[1]
         self._read = dict.fromkeys((roles[0] for roles in self.passes), self.prompt)
-        if self.bonus:
+        if outside:
             self._read[self.draft_pass[0]] = self._read_by_drafter()
         self._limits = [limit - self.before for roles in self.passes for limit in self._column_limits(roles)]
         self._kept: dict[str, torch.Tensor] = {}
+        self._ahead: dict[str, torch.Tensor] = {}
+
+    @property
+    def takes_guesses(self) -> bool:
+        """Not where layers let go of the past whenever they are cropped: that may be done between drafts alone."""
+        layers = self.cache.members[self.draft_pass[0]].layers if self.drafts else []
+        return not any(hasattr(layer, "record_past") for layer in layers)
 
     def _read_by_drafter(self) -> int:
         """The columns that a drafter outside of the formula has read: none before it is asked for the first time."""
@@ -163,23 +180,42 @@ class DraftedPasses:
 
     # ---- what speculation asks for ----------------------------------------------------------------------------
 
-    def draft_scores(self, ids: torch.Tensor) -> torch.Tensor:
-        """[B, V] the drafter's scores for the token after `ids` [B, n]."""
+    def draft_scores(self, ids: torch.Tensor, count: int = 1) -> torch.Tensor:
+        """[B, count, V] the drafter's scores after each of the last `count` columns of `ids` [B, n]."""
         assert self.drafter is not None, "nothing is drafted without a drafter"
-        scores = self._run(self.draft_pass, ids, 1)
+        scores = self._run(self.draft_pass, ids, count)
         if not self.bonus:
             for role, part in scores.items():
                 self._kept[role] = torch.cat([self._kept[role], part], dim=1) if role in self._kept else part
-        return scores[self.drafter][:, -1]
+        return scores[self.drafter]
 
-    def final_logits(self, ids: torch.Tensor, count: int) -> torch.Tensor:
-        """[B, count, V] the composition's logits after each of the last `count` columns of `ids` [B, n]."""
+    def crop_draft(self, columns: int) -> None:
+        """Let the drafter forget what it read after so many columns, in vain."""
+        role = self.draft_pass[0]
+        vain = self._read[role] - self.before - columns
+        if vain > 0:
+            self.cache.crop_member(role, -vain)
+            self._read[role] -= vain
+            self._kept = {name: part[:, : part.shape[1] - vain] for name, part in self._kept.items()}
+
+    def final_logits(self, ids: torch.Tensor, count: int, ahead: bool = False) -> torch.Tensor:
+        """[B, count, V] the composition's logits after each of the last `count` columns of `ids` [B, n]; with `ahead`,
+        of those before the last one, which the drafter has not read."""
         scores: dict[str, torch.Tensor] = {}
         for roles in self.model.scored_passes:
-            if self._new(roles, ids):
-                scores |= self._run(roles, ids, count)
-            else:  # the drafter, which scored them one by one
-                scores |= {role: self._kept[role][:, -count:] for role in roles}
+            if roles != self.draft_pass or not self._kept:
+                scores |= self._run(roles, ids, count + ahead)
+        if ahead:
+            self._ahead = {role: part[:, -1:] for role, part in scores.items()}
+            scores = {role: part[:, :-1] for role, part in scores.items()}
+        scores |= {role: part[:, -count:] for role, part in self._kept.items()}  # as they were drafted
+        return self._composed(scores, ids[:, : ids.shape[1] - ahead], count)
+
+    def logits_ahead(self, ids: torch.Tensor) -> torch.Tensor:
+        """[B, 1, V] the composition's logits after `ids` [B, n], of which the drafter has not read the last column."""
+        return self._composed(self._ahead | self._run(self.draft_pass, ids, 1), ids, 1)
+
+    def _composed(self, scores: dict[str, torch.Tensor], ids: torch.Tensor, count: int) -> torch.Tensor:
         steps = None
         if self.contexts is not None or is_scheduled(self.values):
             steps = self.model.steps(self._call(ids, 0), count, self.context_length)
@@ -192,7 +228,7 @@ class DraftedPasses:
             kept = min(self._read[roles[0]], columns + self.before)
             self.cache.crop_member(roles[0], kept - self._read[roles[0]])
             self._read[roles[0]] = kept
-        self._kept = {}
+        self._kept, self._ahead = {}, {}
 
     def room(self, columns: int) -> int | None:
         """How many columns more than `columns` all members have positions for; None where positions never end."""

@@ -219,9 +219,10 @@ def logits_grid(result: Result) -> Grid:
     """A logit composition: seconds per token over the sum of its members'."""
     names = [name for name in ("base", "expert", "antiexpert", "plain", "shared")
              if any(name in row["seconds_per_token"] for row in result["results"])]  # fmt: skip
+    texts = _several_texts(result)
     rows = [
         [
-            *_shape(row),
+            *_shape(row, texts),
             *(f"{1000 * row['seconds_per_token'][name]:.2f}" for name in names),
             f"{row['ratio']:.3f}",
             *([f"{row['shared_ratio']:.3f}"] if "shared" in names else []),
@@ -231,26 +232,30 @@ def logits_grid(result: Result) -> Grid:
     shared = "shared" in names
     return Grid(
         f"Decoding {result['new_tokens']} tokens, milliseconds per token",
-        ["dtype", "prompt", "batch", "base", "expert", "anti", *names[3:], "plain/sum", *["shared/sum"][:shared]],
+        [*["text"][:texts], "dtype", "prompt", "batch", "base", "expert", "anti", *names[3:],
+         "plain/sum", *["shared/sum"][:shared]],
         rows,
         notes=[
             "base, expert, anti(expert): each alone, and their sum; plain: the composition of the three.",
             *(["shared: expert and antiexpert are one model, with an adapter and without."] if shared else []),
             *_machine_note(result),
         ],
-    )
+    )  # fmt: skip
 
 
 def speculation_grid(result: Result) -> Grid:
     """The same with speculation, over plain decoding and over the base alone."""
+    texts = _several_texts(result)
     rows = [
         [
-            *_shape(row),
+            *_shape(row, texts),
             f"{1000 * row['seconds_per_token']['speculative']:.2f}",
             f"{found['over_plain']:.3f}",
             f"{found['over_base']:.3f}",
             f"{100 * found['acceptance']:.0f} %",
             f"{found['passes_per_token']:.2f}",
+            f"{found['drafter_passes_per_token']:.2f}" if "drafter_passes_per_token" in found else "",
+            f"{100 * found['guessed_right']:.0f} %" if "guessed_right" in found else "",
             f"{found['draft_length']:.1f}",
             f"{100 * found['same_text']:.0f} %",
         ]
@@ -259,13 +264,15 @@ def speculation_grid(result: Result) -> Grid:
     ]
     return Grid(
         "With speculation",
-        ["dtype", "prompt", "batch", "ms", "over plain", "over base", "accepted", "passes", "length", "same text"],
+        [*["text"][:texts], "dtype", "prompt", "batch", "ms", "over plain", "over base", "accepted", "passes",
+         "drafter", "looked up", "length", "same text"],
         rows,
         notes=[
-            "accepted: of the drafted tokens; passes: of the other members, per token; length: of a draft, on average.",
+            "accepted: of the drafted tokens; passes: of the other members, per token; drafter: its passes, per token.",
+            "looked up: the share of these tokens that was right; length: of a draft, on average.",
             "same text: texts that equal those of plain decoding (in 16 bits, near ties may be rounded apart).",
         ],
-    )
+    )  # fmt: skip
 
 
 def pair_memory_grid(result: Result) -> Grid:
@@ -349,10 +356,15 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _shape(row: Result) -> list[str]:
-    """The dtype, the length of the prompt and the batch of a row."""
+def _several_texts(result: Result) -> bool:
+    """Whether the prompts of a benchmark were cut from more than one text."""
+    return len({row.get("text") for row in result["results"]}) > 1
+
+
+def _shape(row: Result, text: bool = False) -> list[str]:
+    """The dtype, the length of the prompt and the batch of a row, after the name of its text where that is wanted."""
     dtype = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(row["dtype"], row["dtype"])
-    return [str(dtype), str(row["prompt"]), str(row["batch"])]
+    return [*([str(row["text"])] if text else []), str(dtype), str(row["prompt"]), str(row["batch"])]
 
 
 def _escaped(cells: Sequence[str]) -> list[str]:
