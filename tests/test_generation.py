@@ -9,13 +9,13 @@ from lmcompose import CalmForCausalLM
 from lmcompose.architecture import CACHE_ARGUMENT, position_limit, stated_length
 from lmcompose.errors import ConfigurationError
 from tests.compositions import plain_logits, random_composition
-from tests.tiny import ARCHITECTURES, Pair, padded, random_ids, tiny_model
+from tests.tiny import Pair, architecture_params, padded, random_ids, tiny_model
 
 LIMIT = 128  # of the tiny models
 LONG = random_ids(1, LIMIT + 1)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", architecture_params())
 def test_the_limit_is_where_a_member_fails(arch: str) -> None:
     model = tiny_model(arch)
     assert position_limit(model) in (None, LIMIT)

@@ -195,9 +195,10 @@ def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) 
     for layer in layers:
         if not getattr(layer, "is_initialized", True):
             continue
-        if not isinstance(layer, DynamicLayer):
-            if not any(dropped):
-                continue
+        if not isinstance(layer, DynamicLayer) and not any(dropped):
+            continue  # a state has no columns
+        # what is derived from a layer of keys and values holds more than these: a state, or an index of its own
+        if not _moves(layer, dropped):
             raise CacheError(
                 f"'{name}' keeps a {type(layer).__name__}, which cannot forget its last tokens, and it reads the text "
                 "in tokens of its own. Give it one text at a time, without beams or drafts."
@@ -207,6 +208,12 @@ def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) 
         if kept == length and not any(dropped):
             continue
         layer.keys, layer.values = (_moved_up(part, dropped, kept) for part in (keys, values))
+
+
+def _moves(layer: Any, dropped: Sequence[int]) -> bool:
+    """Whether moving a layer's keys and values is all that there is to do."""
+    has_state = hasattr(layer, "recurrent_states")  # which stays as it is where nothing is dropped
+    return type(layer) is DynamicLayer or (has_state and isinstance(layer, DynamicLayer) and not any(dropped))
 
 
 def _moved_up(states: torch.Tensor, dropped: Sequence[int], kept: int) -> torch.Tensor:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS, GenerationMode
 
-from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, stated_length
+from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, runs_on, stated_length
 from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
 from lmcompose.errors import CacheError, ConfigurationError
 
@@ -69,6 +69,28 @@ class ComposedGenerationMixin(GenerationMixin):
                     f"The text has {length} tokens, and '{name}' (the {role}) has positions for {limit}. Give a "
                     "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
                 )
+
+    @property
+    def _is_stateful(self) -> bool:
+        """Whether a member keeps a state that cannot be taken back; transformers asks every model."""
+        return any(runs_on(cast(PreTrainedModel, model)) for model in self.members.values())
+
+    def _validate_generation_mode(self, generation_mode: Any, generation_config: Any, *rest: Any) -> None:
+        """HF's, which would only say that this class is stateful, and not because of whom.
+
+        Raises:
+            ConfigurationError: drafts (an assistant, prompt lookup), and a member that cannot take one back.
+        """
+        if generation_mode == GenerationMode.ASSISTED_GENERATION:
+            for role, model in self.members.items():
+                if runs_on(cast(PreTrainedModel, model)):
+                    reference = self.config.references()[role]
+                    raise ConfigurationError(
+                        f"The {role} '{reference.name_or_path}' ({reference.model_type}) keeps a state that runs on "
+                        "from token to token and cannot go back to an earlier one, so drafted tokens could not be "
+                        "taken back. Leave out assistant_model and prompt_lookup_num_tokens."
+                    )
+        cast(Any, super())._validate_generation_mode(generation_mode, generation_config, *rest)
 
     def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions.
