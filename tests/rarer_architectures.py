@@ -33,6 +33,7 @@ _MAMBA2: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_group
 _MAMBA2 |= {"mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 8}
 _DELTA: dict[str, Any] = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _DELTA |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": _LINEAR, "head_dim": 8}
+_DELTA |= {"initializer_range": 0.1}  # less noise in the last bits
 
 RARER: dict[str, Architecture] = {
     # Dense.
@@ -309,6 +310,7 @@ RARER: dict[str, Architecture] = {
         layer_types=_SLIDING,
         vocab_size_per_layer_input=VOCAB_SIZE,
         hidden_size_per_layer_input=4,
+        initializer_range=0.1,
     ),
     # Spelled in ways of their own.
     "gptj": Architecture("gptj", _GPT | {"rotary_dim": 4}, GPT2_SPELLING),

@@ -46,6 +46,7 @@ REFUSED: dict[str, str] = {
     "minimax": "it keeps its state in a cache of a class of its own",
     "moshi": "it looks beyond its sliding window when it has no cache, and it reads audio codes beside the tokens",
     "xlnet": "its tokens see the ones after them",
+    "xlm": "its tokens see the ones after them",
     "cpmant": "its tokens see the ones after them, and it puts tokens of its own before every text",
     "reformer": "it draws at random which tokens see each other",
     "blt": "it reads bytes that it joins into patches, so its layers have no state for each token",
@@ -88,8 +89,9 @@ def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise MemberError(f"{kind}it is not a causal language model. {advice}")
-    no_heads = getattr(text_config(config), "num_attention_heads", None) is None
-    reason = REFUSED.get(config.model_type, _STATE if no_heads else None)
+    reason = REFUSED.get(config.model_type)
+    if reason is None and getattr(text_config(config), "num_attention_heads", None) is None:
+        reason = _STATE
     if reason == _STATE:  # beams, drafts and chunks would be wrong
         raise MemberError(f"{kind}{reason}. Choose a model with attention layers; it may have others too.")
     if reason is not None:

@@ -5,7 +5,7 @@ cache of its own class that holds the very same layer objects. This file knows n
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
@@ -117,6 +117,11 @@ class ComposedCache(Cache):
         for own in self.texts.values():
             own.reset()
 
+    @property
+    def is_croppable(self) -> bool:
+        """Whether all that was filled can forget its last tokens; a state that is empty does not say that it can."""
+        return all(layer.is_croppable for layer in self.layers if _is_filled(layer))
+
     def views(self) -> list[tuple[str, Cache]]:
         """Every member's part of the cache, and every part of the bridges, by the member's name."""
         return [*self.members.items(), *self.bridges.items()]
@@ -174,9 +179,20 @@ class ComposedCache(Cache):
             )
 
 
+def has_state(cache: Cache) -> bool:
+    """Whether a layer keeps a state that runs on from token to token, with or without keys and values."""
+    return any(hasattr(layer, "recurrent_states") for layer in cache.layers)
+
+
+def _is_filled(layer: Any) -> bool:
+    if hasattr(layer, "is_initialized"):
+        return bool(layer.is_initialized)
+    return any(layer.has_previous_state.values())  # of a state, several are possible
+
+
 def _crop(cache: Cache, tokens_to_remove: int) -> None:
     for layer in cache.layers:
-        if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
+        if _is_filled(layer):
             layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
 
@@ -195,25 +211,25 @@ def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) 
     for layer in layers:
         if not getattr(layer, "is_initialized", True):
             continue
-        if not isinstance(layer, DynamicLayer) and not any(dropped):
-            continue  # a state has no columns
+        if not any(dropped):
+            keys = getattr(layer, "keys", None)
+            if keys is None or keys.shape[-2] == kept:  # a state has no columns
+                continue
         # what is derived from a layer of keys and values holds more than these: a state, or an index of its own
         if not _moves(layer, dropped):
             raise CacheError(
                 f"'{name}' keeps a {type(layer).__name__}, which cannot forget its last tokens, and it reads the text "
                 "in tokens of its own. Give it one text at a time, without beams or drafts."
             )
-        keys, values = cast(tuple[torch.Tensor, torch.Tensor], (layer.keys, layer.values))
-        length = keys.shape[-2]
-        if kept == length and not any(dropped):
-            continue
-        layer.keys, layer.values = (_moved_up(part, dropped, kept) for part in (keys, values))
+        layer.keys, layer.values = (_moved_up(part, dropped, kept) for part in (layer.keys, layer.values))
 
 
 def _moves(layer: Any, dropped: Sequence[int]) -> bool:
     """Whether moving a layer's keys and values is all that there is to do."""
-    has_state = hasattr(layer, "recurrent_states")  # which stays as it is where nothing is dropped
-    return type(layer) is DynamicLayer or (has_state and isinstance(layer, DynamicLayer) and not any(dropped))
+    if type(layer) is DynamicLayer:
+        return True
+    # a state stays as it is where nothing is dropped
+    return isinstance(layer, DynamicLayer) and hasattr(layer, "recurrent_states") and not any(dropped)
 
 
 def _moved_up(states: torch.Tensor, dropped: Sequence[int], kept: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedCon
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS, GenerationMode
 
 from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, runs_on, stated_length
-from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
+from lmcompose.cache import ComposedCache, adopt, adopted_cache, has_state, member_cache
 from lmcompose.errors import CacheError, ConfigurationError
 
 
@@ -161,9 +161,14 @@ class ComposedGenerationMixin(GenerationMixin):
     def create_masks_for_generate(
         config: PreTrainedConfig, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor | None:
-        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it."""
+        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it.
+
+        Of a prompt it is not widened where a layer keeps a state: those take the mask of new tokens from its end.
+        """
         cache = kwargs.get(CACHE_ARGUMENT)
         if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
+            return attention_mask
+        if kwargs["inputs_embeds"].shape[1] > 1 and has_state(cache):
             return attention_mask
         missing = cache.get_max_length() - attention_mask.shape[1]
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
