@@ -45,6 +45,8 @@ def exceptions(architecture: Architecture) -> str:
         said.append("padding in chunks of one token: wrong (1)")
     if not architecture.takes_back:
         said.append("drafts: refused (2)")
+    if architecture.note:
+        said.append(architecture.note)
     return "; ".join(said)
 
 

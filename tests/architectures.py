@@ -34,6 +34,9 @@ class Architecture:
     connects: bool = True
     """Whether its layers have one hidden state for each token; where they have several, there is nothing to connect."""
 
+    note: str = ""
+    """What else its plain model cannot do, in words for `docs/architectures.md`."""
+
     def overrides(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Translate ``hidden_size``, ``num_hidden_layers`` and ``num_attention_heads`` to this architecture's names."""
         return {self.spelling.get(name, name): value for name, value in wanted.items()}
@@ -53,10 +56,12 @@ def llama_like(model_type: str, **config: Any) -> Architecture:
     return Architecture(model_type, shape | config)
 
 
-def recurrent(model_type: str, *, pieces: bool = True, takes_back: bool = False, **config: Any) -> Architecture:
+def recurrent(
+    model_type: str, *, pieces: bool = True, takes_back: bool = False, note: str = "", **config: Any
+) -> Architecture:
     """A hybrid: layers with attention, and layers with a state that runs on from token to token."""
     built = llama_like(model_type, **config)
-    return replace(built, padded_steps=False, pieces=pieces, takes_back=takes_back)
+    return replace(built, padded_steps=False, pieces=pieces, takes_back=takes_back, note=note)
 
 
 def bert_like(model_type: str, **config: Any) -> Architecture:

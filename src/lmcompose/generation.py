@@ -70,10 +70,10 @@ class ComposedGenerationMixin(GenerationMixin):
                     "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
                 )
 
-    @property
-    def _is_stateful(self) -> bool:
-        """Whether a member keeps a state that cannot be taken back; transformers asks every model."""
-        return any(runs_on(cast(PreTrainedModel, model)) for model in self.members.values())
+    def _stateful_roles(self) -> list[str]:
+        """The members in use that keep a state which cannot be taken back."""
+        roles = list(self.members)[:1] if self._disabled else self.members
+        return [role for role in roles if runs_on(self.member(role))]
 
     def _validate_generation_mode(self, generation_mode: Any, generation_config: Any, *rest: Any) -> None:
         """HF's, which would only say that this class is stateful, and not because of whom.
@@ -81,15 +81,13 @@ class ComposedGenerationMixin(GenerationMixin):
         Raises:
             ConfigurationError: drafts (an assistant, prompt lookup), and a member that cannot take one back.
         """
-        if generation_mode == GenerationMode.ASSISTED_GENERATION:
-            for role, model in self.members.items():
-                if runs_on(cast(PreTrainedModel, model)):
-                    reference = self.config.references()[role]
-                    raise ConfigurationError(
-                        f"The {role} '{reference.name_or_path}' ({reference.model_type}) keeps a state that runs on "
-                        "from token to token and cannot go back to an earlier one, so drafted tokens could not be "
-                        "taken back. Leave out assistant_model and prompt_lookup_num_tokens."
-                    )
+        for role in self._stateful_roles() if generation_mode == GenerationMode.ASSISTED_GENERATION else ():
+            reference = self.config.references()[role]
+            raise ConfigurationError(
+                f"The {role} '{reference.name_or_path}' ({reference.model_type}) keeps a state that runs on from token "
+                "to token and cannot go back to an earlier one, so drafted tokens could not be taken back. Leave out "
+                "assistant_model and prompt_lookup_num_tokens."
+            )
         cast(Any, super())._validate_generation_mode(generation_mode, generation_config, *rest)
 
     def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
