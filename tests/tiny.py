@@ -156,9 +156,11 @@ def tiny_config(arch: str, **overrides: Any) -> Any:
         "initializer_range": INITIALIZER_RANGE,
     }
     values |= architecture.config | architecture.overrides(overrides)
-    if "layer_types" in values and "num_hidden_layers" in overrides:
-        kinds = values["layer_types"]
-        values["layer_types"] = [kinds[i % len(kinds)] for i in range(overrides["num_hidden_layers"])]
+    if "num_hidden_layers" in overrides:
+        depth = architecture.config.get("num_hidden_layers")
+        for key, kinds in values.items():
+            if isinstance(kinds, list) and len(kinds) == depth:  # something of every layer
+                values[key] = [kinds[i % depth] for i in range(overrides["num_hidden_layers"])]
     if arch == "gpt_neo" and "num_hidden_layers" in overrides:
         values["attention_types"] = [[["global", "local"], overrides["num_hidden_layers"] // 2]]
     if arch == "opt" and "hidden_size" in overrides:
