@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmcompose.architecture import REFUSED, STREAMS
-from tests.architectures import Architecture
+from lmcompose.architecture import REFUSED, UNCONNECTED
+from tests.architectures import UNPACKABLE, Architecture
 from tests.tiny import ARCHITECTURES
 
 PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
@@ -45,6 +45,8 @@ def exceptions(architecture: Architecture) -> str:
         said.append("padding in chunks of one token: wrong (1)")
     if not architecture.takes_back:
         said.append("drafts: refused (2)")
+    if architecture.model_type in UNPACKABLE:
+        said.append("packing: refused (4)")
     if architecture.note:
         said.append(architecture.note)
     return "; ".join(said)
@@ -68,12 +70,17 @@ def refused() -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for model_type, reason in REFUSED.items():
         by_reason.setdefault(reason, []).append(model_type)
-    tested = {architecture.model_type for architecture in ARCHITECTURES.values()}
-    streams = [model_type for model_type in STREAMS if model_type not in tested]
     lines = ["| `model_type` | why it cannot be a member |", "| --- | --- |"]
     lines += [f"| {_names(names)} | {reason} |" for reason, names in by_reason.items()]
-    lines.append(f"| {_names(streams)} | several hidden states for each token: not in CALM; otherwise not tried |")
     return lines
+
+
+def unconnected() -> list[str]:
+    """The list of what logit compositions alone may take."""
+    by_reason: dict[str, list[str]] = {}
+    for model_type, reason in UNCONNECTED.items():
+        by_reason.setdefault(reason, []).append(model_type)
+    return [f"- {_names(names)}: {reason}." for reason, names in by_reason.items()]
 
 
 def not_tried() -> list[str]:
@@ -85,7 +92,7 @@ def _names(names: tuple[str, ...] | list[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
 
 
-PARTS = {"works": works, "refused": refused, "not tried": not_tried}
+PARTS = {"works": works, "unconnected": unconnected, "refused": refused, "not tried": not_tried}
 
 
 def drawn(page: str) -> str:

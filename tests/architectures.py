@@ -171,3 +171,15 @@ USUAL: dict[str, Architecture] = {
         takes_position_ids=False,
     ),
 }
+
+UNPACKABLE = frozenset(
+    {
+        "bloom", "mpt", "opt", "xglm", "biogpt",
+        "afmoe", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared",
+        "bert", "bert-generation", "electra", "ernie", "megatron-bert", "rembert", "roformer",
+        "bamba", "falcon_h1", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid",
+        "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba", "zamba2",
+    }
+)  # fmt: skip
+"""Their positions come from the mask (or they pass none on to it), or a state runs on: they cannot tell documents
+apart, and training refuses to pack with them."""

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig,
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import lmcompose
-from lmcompose.architecture import CACHE_ARGUMENT, REFUSED, STREAMS, check_causal_decoder
+from lmcompose.architecture import CACHE_ARGUMENT, REFUSED, UNCONNECTED, check_causal_decoder
 from lmcompose.errors import MemberError
 from tests.architecture_page import NOT_TRIED, PAGE, drawn
 from tests.tiny import ARCHITECTURES, padded, random_ids, tiny_model, valid_rows
@@ -27,11 +27,11 @@ def test_the_page_is_drawn_from_the_tables() -> None:
 
 def test_every_decoder_of_transformers_is_in_one_list() -> None:
     names = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    assert not names - TESTED - set(REFUSED) - set(STREAMS) - UNTRIED
+    assert not names - TESTED - set(REFUSED) - set(UNCONNECTED) - UNTRIED
     assert not TESTED & (set(REFUSED) | UNTRIED)
     assert not set(REFUSED) & UNTRIED
     assert len(TESTED) >= 60
-    assert {name for name in ARCHITECTURES if not ARCHITECTURES[name].connects} == TESTED & set(STREAMS)
+    assert {name for name in ARCHITECTURES if not ARCHITECTURES[name].connects} == TESTED & set(UNCONNECTED)
 
 
 def _decoder_config(model_type: str) -> PreTrainedConfig:
@@ -57,12 +57,13 @@ def test_what_cannot_work_is_refused_with_the_reason(model_type: str) -> None:
 def test_it_is_refused_before_weights_are_read(tmp_path: Path) -> None:
     """There are none here."""
     CONFIG_MAPPING["openai-gpt"]().save_pretrained(tmp_path / "old")
-    for name in ("llama", "gemma3n_text"):
+    for name in ("llama", "gemma3n_text", "longcat_flash"):
         tiny_model(name).config.save_pretrained(tmp_path / name)
     CONFIG_MAPPING["bert-generation"]().save_pretrained(tmp_path / "encoder")
     for folder, reason in (
         ("old", "it has no cache"),
         ("gemma3n_text", "several hidden states for each token .altup_num_inputs.*member of a logit composition"),
+        ("longcat_flash", "counts two layers for each that it has.*member of a logit composition"),
         ("encoder", "it is an encoder"),
     ):
         with pytest.raises(MemberError, match=reason):
@@ -71,10 +72,14 @@ def test_it_is_refused_before_weights_are_read(tmp_path: Path) -> None:
             lmcompose.compose(tmp_path / "llama", tmp_path / folder)
 
 
-@pytest.mark.parametrize("model_type", sorted(STREAMS))
-def test_streams_are_what_the_configuration_says(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", sorted(UNCONNECTED))
+def test_what_cannot_be_connected_to_is_so_by_its_configuration(model_type: str) -> None:
     config = CONFIG_MAPPING[model_type]().get_text_config()
-    assert getattr(config, STREAMS[model_type]) > 1
+    if model_type == "longcat_flash":
+        assert config.num_hidden_layers == 2 * config.num_layers
+    else:
+        setting = UNCONNECTED[model_type].rpartition("(")[2].rstrip(")")
+        assert getattr(config, setting) > 1
 
 
 # ------------------------------------------------------------------------------- the reasons hold of plain models

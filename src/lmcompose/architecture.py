@@ -61,15 +61,18 @@ REFUSED: dict[str, str] = {
 """Causal language models of transformers that cannot be members, by their `model_type`, and why. A page of the docs is
 drawn from it (`docs/architectures.md`)."""
 
-STREAMS: dict[str, str] = {
-    "gemma3n_text": "altup_num_inputs",
-    "gemma3n": "altup_num_inputs",
-    "deepseek_v4": "hc_mult",
-    "hy_v4": "hc_mult",
-    "qwen4_exp": "hc_count",
-    "qwen4_exp_text": "hc_count",
+_STREAMS = "its layers hand on several hidden states for each token ({})"
+UNCONNECTED: dict[str, str] = {
+    "gemma3n_text": _STREAMS.format("altup_num_inputs"),
+    "gemma3n": _STREAMS.format("altup_num_inputs"),
+    "deepseek_v4": _STREAMS.format("hc_mult"),
+    "hy_v4": _STREAMS.format("hc_mult"),
+    "qwen4_exp": _STREAMS.format("hc_count"),
+    "qwen4_exp_text": _STREAMS.format("hc_count"),
+    "longcat_flash": "its configuration counts two layers for each that it has",
 }
-"""Architectures whose layers hand on several states for each token, and the setting that says how many."""
+"""Causal language models whose layers cannot be connected to, by their `model_type`, and why. Logit compositions take
+them."""
 
 
 def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None:
@@ -102,16 +105,16 @@ _ENCODERS = ("bert-generation",)
 """Encoders unless they say that they are decoders, and not masked language models to transformers."""
 
 
-def check_single_states(model_type: str, name: str, role: str) -> None:
-    """Refuse a model whose layers have no one hidden state for each token, as a connection needs.
+def check_connectable(model_type: str, name: str, role: str) -> None:
+    """Refuse a model whose layers have no hidden state for each token where a connection would look for it.
 
     Raises:
-        MemberError: `model_type` is in `STREAMS`.
+        MemberError: `model_type` is in `UNCONNECTED`.
     """
-    if model_type in STREAMS:
+    if model_type in UNCONNECTED:
         raise MemberError(
-            f"'{name}' ({model_type}) cannot be the {role}: its layers hand on several hidden states for each token "
-            f"({STREAMS[model_type]}), and a connection needs one. It can be a member of a logit composition."
+            f"'{name}' ({model_type}) cannot be the {role}: {UNCONNECTED[model_type]}, so a connection finds no hidden "
+            "state to read or write. It can be a member of a logit composition."
         )
 
 

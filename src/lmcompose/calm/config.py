@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
-from lmcompose.architecture import check_single_states
+from lmcompose.architecture import check_connectable
 from lmcompose.calm.bridge import PROJECTIONS
 from lmcompose.calm.connections import Connection, check_connections
 from lmcompose.errors import ConfigurationError, nearest
@@ -53,7 +53,7 @@ class CalmConfig(ComposedConfig):
 
         Raises:
             ConfigurationError: an unknown projection, heads that do not divide the width, impossible connections.
-            MemberError: a member without one hidden state for each token.
+            MemberError: a member whose layers cannot be connected to.
         """
         if self.projection not in PROJECTIONS:
             raise ConfigurationError(
@@ -62,7 +62,7 @@ class CalmConfig(ComposedConfig):
             )
         references = self.references()
         for role, reference in references.items():
-            check_single_states(reference.model_type, reference.name_or_path, role)
+            check_connectable(reference.model_type, reference.name_or_path, role)
         anchor = references[ANCHOR]
         if not self.num_heads or self.num_heads < 1 or anchor.hidden_size % self.num_heads:
             raise ConfigurationError(
