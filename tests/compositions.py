@@ -113,3 +113,31 @@ def assert_same_logits(got: torch.Tensor, expected: torch.Tensor, dtype: torch.d
 def static_cache_is_right(pair: Pair) -> bool:
     """Whether both plain members generate rightly with a static cache (``tests/test_tiny.py`` shows which do not)."""
     return ARCHITECTURES[pair.anchor].static_cache and ARCHITECTURES[pair.augmenting].static_cache
+
+
+def pieces_of(*ways: list[int], names: Iterable[str]) -> list[list[int]]:
+    """Those ways to cut the left-padded rows of the laws into pieces that the plain members read rightly themselves.
+
+    Padding is in the first five columns at most. `tests/test_tiny.py` shows which plain members fail at the others.
+    """
+    members = [ARCHITECTURES[name] for name in names]
+    kept = list(ways)
+    if not all(member.padded_steps for member in members):
+        kept = [pieces for pieces in kept if pieces[0] > 1]
+    if not all(member.pieces for member in members):
+        kept = [pieces for pieces in kept if len(pieces) == 1] + [[8] + [1] * 6]
+    return kept
+
+
+def chunks_of(*sizes: int, names: Iterable[str]) -> list[int]:
+    """The same for prompts that are read in chunks; one of 100 holds the whole prompt."""
+    members = [ARCHITECTURES[name] for name in names]
+    if not all(member.pieces for member in members):
+        return [size for size in sizes if size == 100]
+    steps = all(member.padded_steps for member in members)
+    return [size for size in sizes if size > 1 or steps]
+
+
+def takes_back(names: Iterable[str]) -> bool:
+    """Whether no member keeps a state that cannot go back to an earlier token."""
+    return all(ARCHITECTURES[name].takes_back for name in names)

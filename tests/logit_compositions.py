@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from lmcompose import LogitForCausalLM, proxy_tune
 from tests.compositions import DIFFERENT, plain_logits
-from tests.tiny import ARCHITECTURES, EOS_ID, PAD_ID, padded, random_ids, tiny_model
+from tests.rarer_architectures import RARER
+from tests.tiny import ARCHITECTURES, EOS_ID, PAD_ID, padded, random_ids, ring, tiny_model
 
 NEW = 7
 ROWS = [random_ids(1, length, seed=length)[0] for length in (9, 14, 11)]
@@ -36,6 +37,11 @@ class Trio:
     def name(self) -> str:
         small = self.expert if self.expert == self.antiexpert else f"{self.expert}-{self.antiexpert}"
         return f"{self.base}+{small}"
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """All three architectures."""
+        return self.base, self.expert, self.antiexpert
 
     @property
     def static_cache(self) -> bool:
@@ -69,6 +75,7 @@ TRIOS: dict[str, Trio] = {
         Trio("phi", "qwen3", "qwen3"),
         Trio("gpt_neo", "phi3", "phi3"),
         Trio("qwen2_sliding", "gpt_neo", "gpt_neo"),
+        *(Trio(base, small, small) for base, small in ring(list(RARER))),
     )
 }
 
@@ -87,7 +94,7 @@ def trio_params(names: Iterable[str] = TRIOS, default: Sequence[str] = DEFAULT_T
 
 def base_of(trio: Trio, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A fresh base, frozen: every call gives the same weights. It is deeper than the small models where it can be."""
-    sizes = {} if trio.base == "gpt_neo" else {"num_hidden_layers": 4}
+    sizes = {} if trio.base == "gpt_neo" or trio.base in RARER else {"num_hidden_layers": 4}
     return tiny_model(trio.base, seed=0, **sizes).to(dtype).requires_grad_(False)
 
 

@@ -2,13 +2,14 @@
 
 import copy
 import random
+from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, Lfm2Config
-from transformers.cache_utils import DynamicLayer
+from transformers import Cache, DynamicCache, Lfm2Config
+from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, LinearAttentionAndFullAttentionLayer
 
-from lmcompose.cache import ComposedCache, GrowingLayer, adopt, adopted_cache, member_cache
+from lmcompose.cache import ComposedCache, GrowingLayer, adopt, adopted_cache, member_cache, realign
 from lmcompose.errors import CacheError
 from tests.tiny import tiny_config
 
@@ -185,3 +186,43 @@ def test_a_growing_layer_keeps_gradients_and_takes_what_inference_mode_left() ->
     new = random_states(1, 1)
     keys, _ = layer.update(*new)
     assert torch.equal(keys[..., 3:, :], new[0])
+
+
+def _own_texts_cache(layer: Any) -> ComposedCache:
+    """A member of one such layer and one bridge, each with 5 columns of two texts."""
+    cache = ComposedCache({"anchor": DynamicCache(), "augmenting": Cache(layers=[layer])}, {"augmenting": 1})
+    for view in (cache.members["augmenting"], cache.bridges["augmenting"]):
+        view.layers[0].update(torch.arange(5.0).view(1, 1, 5, 1).expand(2, 2, 5, 4), states(5, rows=2)[1])
+    return cache
+
+
+def test_a_layer_with_a_state_beside_its_keys_forgets_no_token() -> None:
+    """Trap: it is a layer of keys and values too, and moving those alone leaves the state ahead of them."""
+    layer = LinearAttentionAndFullAttentionLayer()
+    cache = _own_texts_cache(layer)
+    layer.update_recurrent_state(torch.ones(2, 3))
+    realign(cache, "augmenting", [0, 0], 3)
+    assert cache.bridges["augmenting"].layers[0].keys[0, 0, :, 0].tolist() == [2, 3, 4]
+    assert layer.keys[0, 0, :, 0].tolist() == [2, 3, 4]
+    with pytest.raises(CacheError, match="LinearAttentionAndFullAttentionLayer, which cannot forget"):
+        realign(cache, "augmenting", [1, 0], 2)
+
+
+def test_a_layer_with_an_index_beside_its_keys_moves_nothing() -> None:
+    with pytest.raises(CacheError, match="DynamicIndexedLayer, which cannot forget"):
+        realign(_own_texts_cache(DynamicIndexedLayer()), "augmenting", [0, 0], 3)
+    realign(_own_texts_cache(DynamicLayer()), "augmenting", [1, 0], 2)
+
+
+def test_an_empty_state_is_no_reason_not_to_crop() -> None:
+    """A disabled composition fills its leader's layers alone."""
+    hybrid = Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2)
+    cache = ComposedCache({"anchor": member_cache(tiny_config("llama")), "augmenting": member_cache(hybrid)})
+    for index in range(3):
+        cache.members["anchor"].update(*states(5), index)
+    assert cache.is_croppable
+    cache.crop(-2)
+    assert cache.members["anchor"].get_seq_length() == 3
+    cache.members["augmenting"].layers[0].update_recurrent_state(torch.ones(1, 3))
+    cache.members["augmenting"].layers[0].update_conv_state(torch.ones(1, 2, 4))
+    assert not cache.is_croppable

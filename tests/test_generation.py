@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from lmcompose import CalmForCausalLM
+from lmcompose import CalmForCausalLM, compose
 from lmcompose.architecture import CACHE_ARGUMENT, position_limit, stated_length
 from lmcompose.errors import ConfigurationError
 from tests.compositions import plain_logits, random_composition
-from tests.tiny import ARCHITECTURES, Pair, padded, random_ids, tiny_model
+from tests.tiny import Pair, architecture_params, padded, random_ids, tiny_model
 
 LIMIT = 128  # of the tiny models
 LONG = random_ids(1, LIMIT + 1)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", architecture_params())
 def test_the_limit_is_where_a_member_fails(arch: str) -> None:
     model = tiny_model(arch)
     assert position_limit(model) in (None, LIMIT)
@@ -92,3 +94,27 @@ def test_the_shortest_member_counts_and_one_without_limit_does_not() -> None:
     assert both.config.max_position_embeddings is None
     plain_logits(both, LONG)
     assert stated_length(both.anchor.config) is None
+
+
+def test_drafts_are_refused_where_a_state_cannot_go_back_and_nowhere_else() -> None:
+    """Also of a member that is a composition itself; a disabled composition asks its leader alone."""
+    ids = random_ids(1, 9)
+    settings: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    inner = random_composition(Pair("llama", "bamba"))
+    outer = compose(tiny_model("llama", seed=3), inner)
+    for model, role in ((inner, "augmenting"), (outer, "augmenting")):
+        with pytest.raises(ConfigurationError, match=rf"The {role} '.*\((bamba|calm)\) keeps a state that runs on"):
+            model.generate(ids, prompt_lookup_num_tokens=3, **settings)
+    with inner.disable():
+        drafted = inner.generate(ids, prompt_lookup_num_tokens=3, **settings)
+    assert torch.equal(drafted, tiny_model("llama").generate(ids, **settings))
+    assert not random_composition(Pair("llama", "lfm2"))._is_stateful
+
+
+def test_a_prompt_of_a_static_cache_is_masked_where_layers_keep_a_state() -> None:
+    """Trap: they take the mask of new tokens from its end, and a mask as wide as the cache ends in empty slots."""
+    model = random_composition(Pair("bamba", "llama"))
+    ids, mask, _ = padded([random_ids(1, length, seed=length)[0] for length in (9, 14)], "left")
+    settings: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, use_cache=False, **settings)
+    assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **settings), expected)

@@ -11,6 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from lmcompose.architecture import CACHE_ARGUMENT, runs_on
+from lmcompose.cache import member_cache
+from tests.rarer_architectures import RARER
 from tests.tiny import (
     ARCHITECTURES,
     DEFAULT_PAIRS,
@@ -18,6 +21,7 @@ from tests.tiny import (
     PAD_ID,
     PAIRS,
     VOCAB_SIZE,
+    architecture_params,
     padded,
     random_ids,
     save_tiny,
@@ -29,7 +33,7 @@ from tests.tiny import (
 ROWS = [random_ids(1, length, seed=length)[0] for length in (9, 14, 11)]
 
 
-@pytest.fixture(params=list(ARCHITECTURES))
+@pytest.fixture(params=architecture_params())
 def arch(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -37,7 +41,10 @@ def arch(request: pytest.FixtureRequest) -> str:
 def test_the_pairs_are_those_that_the_laws_promise() -> None:
     anchors = {pair.anchor for pair in PAIRS.values()}
     assert len(anchors) >= 12
-    assert anchors == set(ARCHITECTURES), "every claimed architecture is an anchor somewhere"
+    connected = {name for name in ARCHITECTURES if ARCHITECTURES[name].connects}
+    assert anchors == connected, "every claimed architecture is an anchor somewhere"
+    assert {pair.augmenting for pair in PAIRS.values()} >= connected & set(RARER)
+    assert len({ARCHITECTURES[name].model_type for name in connected}) >= 60
     mixed = [name for name in DEFAULT_PAIRS if PAIRS[name].anchor != PAIRS[name].augmenting]
     assert len(mixed) >= 6
     assert any("wide" in name for name in mixed)
@@ -60,7 +67,7 @@ def test_padding_does_not_change_a_plain_member(arch: str) -> None:
         with torch.no_grad():
             logits = model(ids, attention_mask=mask, **extra).logits
             for row, got in zip(ROWS, valid_rows(logits, mask), strict=True):
-                torch.testing.assert_close(got, model(row[None]).logits[0], atol=2e-5, rtol=0)
+                torch.testing.assert_close(got, model(row[None]).logits[0], atol=4e-5, rtol=0)
 
 
 def _greedy(model: PreTrainedModel, **arguments: object) -> torch.Tensor:
@@ -72,11 +79,50 @@ def _greedy(model: PreTrainedModel, **arguments: object) -> torch.Tensor:
 
 
 def test_cached_decoding_of_a_plain_member_equals_uncached(arch: str) -> None:
-    model = tiny_model(arch)
+    model, architecture = tiny_model(arch), ARCHITECTURES[arch]
     expected = _greedy(model, use_cache=False)
     assert torch.equal(_greedy(model), expected)
-    assert torch.equal(_greedy(model, prefill_chunk_size=4), expected)
-    assert torch.equal(_greedy(model, cache_implementation="static"), expected) == ARCHITECTURES[arch].static_cache
+    if architecture.pieces:
+        assert torch.equal(_greedy(model, prefill_chunk_size=4), expected)
+    assert torch.equal(_greedy(model, cache_implementation="static"), expected) == architecture.static_cache
+    assert runs_on(model) != architecture.takes_back
+
+
+def _logits(model: PreTrainedModel, pieces: list[int], takes_position_ids: bool) -> torch.Tensor:
+    """Logits of unpadded slots of left-padded rows, read in pieces of these lengths."""
+    ids, mask, positions = padded(ROWS, "left")
+    cache, start, logits = member_cache(model.config), 0, []
+    for length in pieces:
+        now = slice(start, start + length)
+        extra = {"position_ids": positions[:, now]} if takes_position_ids else {}
+        mask_so_far = mask[:, : start + length]
+        with torch.no_grad():
+            output = model(ids[:, now], attention_mask=mask_so_far, use_cache=True, **{CACHE_ARGUMENT: cache}, **extra)
+        logits.append(output.logits)
+        start += length
+    return torch.cat(logits, dim=1)[mask.bool()]
+
+
+def test_which_pieces_of_a_text_a_plain_member_reads(arch: str) -> None:
+    """A recurrent state takes up padding that comes token by token; some begin anew with every longer piece."""
+    model, architecture = tiny_model(arch), ARCHITECTURES[arch]
+    longest = max(map(len, ROWS))
+    expected = _logits(model, [longest], architecture.takes_position_ids)
+    for pieces, right in (
+        ([1] * longest, architecture.padded_steps),
+        ([longest - 6, 6], architecture.pieces),
+        ([longest - 6] + [1] * 6, True),
+    ):
+        difference = (_logits(model, pieces, architecture.takes_position_ids) - expected).abs().max()
+        assert bool(difference < 1e-4) == right, (pieces, difference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["zamba2", "nemotron_h"])
+def test_plain_members_that_hold_prompts_to_a_least_step_and_single_tokens_not(arch: str) -> None:
+    """So the table leaves the least step out. Where this fails, transformers is mended: take the entries' note away."""
+    model = tiny_model(arch, time_step_min=0.5)
+    assert (_logits(model, [8] + [1] * 6, True) - _logits(model, [14], True)).abs().max() > 1e-2
 
 
 def test_tokenizer_and_saved_folder(tmp_path: Path) -> None:

@@ -9,21 +9,22 @@ What this file does not know: compositions. It builds plain members only; ``test
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-VOCAB_SIZE = 97
-PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
-WINDOW = 6
-"""Sliding windows of the tiny models, in tokens. The texts of the laws are longer."""
+from tests.architectures import USUAL, VOCAB_SIZE, Architecture
+from tests.architectures import WINDOW as WINDOW
+from tests.rarer_architectures import RARER
 
+PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 INITIALIZER_RANGE = 0.2
 
 CHAT_TEMPLATE = (
@@ -32,136 +33,13 @@ CHAT_TEMPLATE = (
 )
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """How to build one tiny model: its ``model_type``, its config, and how its config spells the common sizes."""
-
-    model_type: str
-    config: dict[str, Any]
-    spelling: dict[str, str] = field(default_factory=dict)
-    takes_position_ids: bool = True
-    static_cache: bool = True
-    """Whether the plain model generates with a static cache what it generates without (``tests/test_tiny.py``)."""
-
-    def overrides(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Translate ``hidden_size``, ``num_hidden_layers`` and ``num_attention_heads`` to this architecture's names."""
-        return {self.spelling.get(name, name): value for name, value in wanted.items()}
+ARCHITECTURES: dict[str, Architecture] = USUAL | RARER
+"""By name, which is the `model_type` where there is one of it."""
 
 
-def _llama_like(model_type: str, **config: Any) -> Architecture:
-    shape: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "attention_dropout": 0.0,
-    }
-    return Architecture(model_type, shape | config)
-
-
-_GPT2_SPELLING = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
-_GPT_NEO_SPELLING = {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
-_BLOOM_SPELLING = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
-_MPT_SPELLING = {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": _llama_like("llama"),
-    "mistral": _llama_like("mistral", sliding_window=WINDOW),
-    "qwen2": _llama_like("qwen2"),
-    # Half of the layers slide: a model whose cache layers differ in kind.
-    "qwen2_sliding": _llama_like("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
-    "qwen3": _llama_like("qwen3", head_dim=12),
-    "gemma2": _llama_like("gemma2", head_dim=10, sliding_window=WINDOW, query_pre_attn_scalar=10),
-    "gemma3": _llama_like(
-        "gemma3_text",
-        head_dim=10,
-        sliding_window=WINDOW,
-        query_pre_attn_scalar=10,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
-    "phi": _llama_like("phi", num_key_value_heads=4, resid_pdrop=0.0, embd_pdrop=0.0, partial_rotary_factor=0.5),
-    "phi3": _llama_like("phi3", resid_pdrop=0.0, embd_pdrop=0.0, sliding_window=WINDOW),
-    "olmo2": _llama_like("olmo2"),
-    "starcoder2": _llama_like("starcoder2", sliding_window=WINDOW, residual_dropout=0.0, embedding_dropout=0.0),
-    "stablelm": _llama_like("stablelm", hidden_dropout=0.0, partial_rotary_factor=0.5),
-    "cohere": _llama_like("cohere", logit_scale=1.0),
-    "granite": _llama_like("granite", embedding_multiplier=2.0, residual_multiplier=0.7, attention_multiplier=0.4),
-    "mixtral": _llama_like("mixtral", num_local_experts=4, num_experts_per_tok=2),
-    "gpt_neox": _llama_like("gpt_neox", hidden_dropout=0.0, rotary_pct=0.5),
-    "gpt2": Architecture(
-        "gpt2",
-        {
-            "n_embd": 32,
-            "n_layer": 3,
-            "n_head": 4,
-            "n_positions": 128,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-        },
-        _GPT2_SPELLING,
-    ),
-    "gpt_neo": Architecture(
-        "gpt_neo",
-        {
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": WINDOW,
-            "intermediate_size": 48,
-            "max_position_embeddings": 128,
-            "resid_dropout": 0.0,
-            "embed_dropout": 0.0,
-            "attention_dropout": 0.0,
-        },
-        _GPT_NEO_SPELLING,
-        # transformers 5.19 and 5.24: the local attention of GPT-Neo is wrong with a static cache.
-        static_cache=False,
-    ),
-    "opt": Architecture(
-        "opt",
-        {
-            "hidden_size": 32,
-            "word_embed_proj_dim": 32,
-            "ffn_dim": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 128,
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-            "layerdrop": 0.0,
-        },
-    ),
-    "falcon": Architecture(
-        "falcon",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "new_decoder_architecture": True,
-            "num_kv_heads": 2,
-            "hidden_dropout": 0.0,
-            "attention_dropout": 0.0,
-            "max_position_embeddings": 128,
-        },
-    ),
-    # ALiBi: positions come from the mask; the forward takes no position_ids.
-    "bloom": Architecture(
-        "bloom",
-        {"hidden_size": 32, "n_layer": 3, "n_head": 4, "hidden_dropout": 0.0, "attention_dropout": 0.0},
-        _BLOOM_SPELLING,
-        takes_position_ids=False,
-    ),
-    "mpt": Architecture(
-        "mpt",
-        {"d_model": 32, "n_layers": 3, "n_heads": 4, "expansion_ratio": 2, "max_seq_len": 128, "use_cache": True},
-        _MPT_SPELLING,
-        takes_position_ids=False,
-    ),
-}
+def architecture_params(names: Iterable[str] = ARCHITECTURES) -> list[Any]:
+    """Architectures as pytest parameters: the rarer ones are marked slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in RARER else ()) for name in names]
 
 
 @dataclass(frozen=True)
@@ -178,6 +56,16 @@ class Pair:
         wide = "_wide" if self.augmenting_sizes.get("hidden_size", 0) > 32 else ""
         deep = "_deep" if self.augmenting_sizes.get("num_hidden_layers", 0) > 3 else ""
         return f"{self.anchor}+{self.augmenting}{wide}{deep}"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both architectures."""
+        return self.anchor, self.augmenting
+
+
+def ring(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each name with the next one, and the last with the first."""
+    return list(zip(names, [*names[1:], *names[:1]], strict=True))
 
 
 WIDE = {"hidden_size": 48}
@@ -215,6 +103,8 @@ PAIRS: dict[str, Pair] = {
         Pair("mpt", "llama", augmenting_sizes=WIDE),
         Pair("llama", "mpt"),
         Pair("bloom", "falcon", augmenting_sizes=WIDE),
+        # The rarer ones in a ring: each is an anchor once, and augments the one before it.
+        *(Pair(anchor, augmenting) for anchor, augmenting in ring([name for name in RARER if RARER[name].connects])),
     )
 }
 
@@ -266,9 +156,11 @@ def tiny_config(arch: str, **overrides: Any) -> Any:
         "initializer_range": INITIALIZER_RANGE,
     }
     values |= architecture.config | architecture.overrides(overrides)
-    if "layer_types" in values and "num_hidden_layers" in overrides:
-        kinds = values["layer_types"]
-        values["layer_types"] = [kinds[i % len(kinds)] for i in range(overrides["num_hidden_layers"])]
+    if "num_hidden_layers" in overrides:
+        depth = architecture.config.get("num_hidden_layers")
+        for key, kinds in values.items():
+            if isinstance(kinds, list) and len(kinds) == depth:  # something of every layer
+                values[key] = [kinds[i % depth] for i in range(overrides["num_hidden_layers"])]
     if arch == "gpt_neo" and "num_hidden_layers" in overrides:
         values["attention_types"] = [[["global", "local"], overrides["num_hidden_layers"] // 2]]
     if arch == "opt" and "hidden_size" in overrides:

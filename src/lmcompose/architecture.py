@@ -34,27 +34,87 @@ def text_config(model_or_config: PreTrainedModel | PreTrainedConfig) -> PreTrain
     return config.get_text_config(decoder=True)
 
 
+_HALF = "it is the decoder of an encoder-decoder, which counts padding as a part of the text"
+_ROBERTA = "it counts its positions from the id of its padding token, so that a padded text has others here"
+_STATE = (
+    "it is a model without attention heads, whose state cannot go back to an earlier token as a cache of keys and "
+    "values can"
+)
+REFUSED: dict[str, str] = {
+    "openai-gpt": "it has no cache, and its layers return lists",
+    "recurrent_gemma": "it keeps its state in its own modules, where two texts at once would mix",
+    "minimax": "it keeps its state in a cache of a class of its own",
+    "moshi": "it looks beyond its sliding window when it has no cache, and it reads audio codes beside the tokens",
+    "xlnet": "its tokens see the ones after them",
+    "xlm": "its tokens see the ones after them",
+    "cpmant": "its tokens see the ones after them, and it puts tokens of its own before every text",
+    "reformer": "it draws at random which tokens see each other",
+    "blt": "it reads bytes that it joins into patches, so its layers have no state for each token",
+    "trocr": _HALF, "bart": _HALF, "bigbird_pegasus": _HALF, "blenderbot": _HALF, "blenderbot-small": _HALF,
+    "marian": _HALF, "mbart": _HALF, "mvp": _HALF, "pegasus": _HALF, "plbart": _HALF, "prophetnet": _HALF,
+    "whisper": _HALF, "musicgen": _HALF, "musicgen_melody": _HALF, "musicgen_decoder": _HALF,
+    "musicgen_melody_decoder": _HALF,
+    "roberta": _ROBERTA, "roberta-prelayernorm": _ROBERTA, "camembert": _ROBERTA, "xlm-roberta": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA, "xmod": _ROBERTA, "data2vec-text": _ROBERTA,
+    "mamba": _STATE, "mamba2": _STATE, "falcon_mamba": _STATE, "rwkv": _STATE, "xlstm": _STATE,
+}  # fmt: skip
+"""Causal language models of transformers that cannot be members, by their `model_type`, and why. A page of the docs is
+drawn from it (`docs/architectures.md`)."""
+
+_STREAMS = "its layers hand on several hidden states for each token ({})"
+UNCONNECTED: dict[str, str] = {
+    "gemma3n_text": _STREAMS.format("altup_num_inputs"),
+    "gemma3n": _STREAMS.format("altup_num_inputs"),
+    "deepseek_v4": _STREAMS.format("hc_mult"),
+    "hy_v4": _STREAMS.format("hc_mult"),
+    "qwen4_exp": _STREAMS.format("hc_count"),
+    "qwen4_exp_text": _STREAMS.format("hc_count"),
+    "longcat_flash": "its configuration counts two layers for each that it has",
+}
+"""Causal language models whose layers cannot be connected to, by their `model_type`, and why. Logit compositions take
+them."""
+
+
 def check_causal_decoder(config: PreTrainedConfig, name: str, role: str) -> None:
     """Refuse what is not a decoder-only causal language model, from its configuration alone.
 
     Raises:
-        MemberError: `config` is of an encoder-decoder, of an encoder, of no language model at all, or of one without
-            attention.
+        MemberError: `config` is of an encoder-decoder, of an encoder, of no language model at all, or of one that is
+            known not to work (`REFUSED`).
     """
     advice = "Choose a decoder-only model: one that AutoModelForCausalLM loads and that generates from left to right."
-    kind = f"'{name}' ({config.model_type}) cannot be the {role}: it is"
+    kind = f"'{name}' ({config.model_type}) cannot be the {role}: "
     if config.is_encoder_decoder:
-        raise MemberError(f"{kind} an encoder-decoder. {advice}")
-    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
-        raise MemberError(f"{kind} an encoder, its tokens see the ones after them. {advice}")
+        raise MemberError(f"{kind}it is an encoder-decoder. {advice}")
+    encodes = type(config) in MODEL_FOR_MASKED_LM_MAPPING or config.model_type in _ENCODERS
+    if encodes and not getattr(config, "is_decoder", False):
+        raise MemberError(f"{kind}it is an encoder, its tokens see the ones after them. {advice}")
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
-        raise MemberError(f"{kind} not a causal language model. {advice}")
-    # A state cannot be cut back to an earlier token, nor be filled in pieces: beams, drafts and chunks would be wrong.
-    if getattr(text_config(config), "num_attention_heads", None) is None:
+        raise MemberError(f"{kind}it is not a causal language model. {advice}")
+    reason = REFUSED.get(config.model_type)
+    if reason is None and getattr(text_config(config), "num_attention_heads", None) is None:
+        reason = _STATE
+    if reason == _STATE:  # beams, drafts and chunks would be wrong
+        raise MemberError(f"{kind}{reason}. Choose a model with attention layers; it may have others too.")
+    if reason is not None:
+        raise MemberError(f"{kind}{reason}. docs/architectures.md names those that work.")
+
+
+_ENCODERS = ("bert-generation",)
+"""Encoders unless they say that they are decoders, and not masked language models to transformers."""
+
+
+def check_connectable(model_type: str, name: str, role: str) -> None:
+    """Refuse a model whose layers have no hidden state for each token where a connection would look for it.
+
+    Raises:
+        MemberError: `model_type` is in `UNCONNECTED`.
+    """
+    if model_type in UNCONNECTED:
         raise MemberError(
-            f"{kind} a model without attention heads, such as Mamba or RWKV, whose state cannot go back to an earlier "
-            "token as a cache of keys and values can. Choose a model with attention layers; it may have others too."
+            f"'{name}' ({model_type}) cannot be the {role}: {UNCONNECTED[model_type]}, so a connection finds no hidden "
+            "state to read or write. It can be a member of a logit composition."
         )
 
 
@@ -95,6 +155,13 @@ def meta_model(config: PreTrainedConfig, trust_remote_code: bool = False) -> Pre
     return model
 
 
+def decoder_of(model: PreTrainedModel) -> Any:
+    """`model` without its head."""
+    decoder = model.get_decoder()
+    # ModernBERT calls its head `decoder`, and that is what transformers then finds
+    return model.base_model if decoder is model.get_output_embeddings() else decoder
+
+
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder layers of `model`, first to last.
 
@@ -102,13 +169,18 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
         MemberError: no list of as many layers as the configuration names was found.
     """
     count = text_config(model).num_hidden_layers
-    for module in model.get_decoder().modules():
+    for module in decoder_of(model).modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise MemberError(
         f"'{model.name_or_path}' ({model.config.model_type}) keeps its {count} decoder layers where lmcompose does not "
         "find them, so nothing can be connected to it. Choose another architecture for this member."
     )
+
+
+def runs_on(model: PreTrainedModel) -> bool:
+    """Whether `model` keeps a state that runs on from token to token and cannot go back to an earlier one."""
+    return bool(getattr(model, "_is_stateful", False))
 
 
 def stated_length(config: PreTrainedConfig) -> int | None:
@@ -124,7 +196,7 @@ def position_limit(model: PreTrainedModel) -> int | None:
     Rotary positions go on past the stated length, only worse. A table ends: learned embeddings (GPT-2, OPT),
     sinusoids worked out once (GPT-J), and the biases of MPT.
     """
-    decoder = model.get_decoder()
+    decoder = decoder_of(model)
     if getattr(model, "is_composed", False) or (length := stated_length(model.config)) is None:
         return None  # a composed member looks after its own members
     tables = [name for name, module in decoder.named_modules() if isinstance(module, nn.Embedding)]
@@ -138,7 +210,7 @@ def counts_slots(model: PreTrainedModel | PreTrainedConfig) -> bool:
     return text_config(model).model_type in ("mpt", "gpt_neo")
 
 
-_POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "positions_embed")
+_POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "positions_embed", "pos_encoding")
 
 
 def layer_device(model: PreTrainedModel, layer: int) -> torch.device:
@@ -222,7 +294,7 @@ def run_without_head(model: PreTrainedModel, **inputs: Any) -> Any:
     A composed member runs whole, since its decoder alone would bypass what the composition adds. Returns the output
     of what was run: of a decoder, the last hidden states come first in it.
     """
-    runner = model if getattr(model, "is_composed", False) else model.get_decoder()
+    runner = model if getattr(model, "is_composed", False) else decoder_of(model)
     return runner(**accepted(runner, inputs), return_dict=True)
 
 

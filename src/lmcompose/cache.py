@@ -5,13 +5,14 @@ cache of its own class that holds the very same layer objects. This file knows n
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
 
 from lmcompose.errors import CacheError
+from lmcompose.growing import GrowingLayer, moved_up
 
 
 class OwnTexts(Protocol):
@@ -149,6 +150,11 @@ class ComposedCache(Cache):
         for own in self.texts.values():
             own.reset()
 
+    @property
+    def is_croppable(self) -> bool:
+        """Whether all that was filled can forget its last tokens; a state that is empty does not say that it can."""
+        return all(layer.is_croppable for layer in self.layers if _is_filled(layer))
+
     def views(self) -> list[tuple[str, Cache]]:
         """Every member's part of the cache, and every part of the bridges, by the member's name."""
         return [*self.members.items(), *self.bridges.items()]
@@ -208,9 +214,20 @@ class ComposedCache(Cache):
             )
 
 
+def has_state(cache: Cache) -> bool:
+    """Whether a layer keeps a state that runs on from token to token, with or without keys and values."""
+    return any(hasattr(layer, "recurrent_states") for layer in cache.layers)
+
+
+def _is_filled(layer: Any) -> bool:
+    if hasattr(layer, "is_initialized"):
+        return bool(layer.is_initialized)
+    return any(layer.has_previous_state.values())  # of a state, several are possible
+
+
 def _crop(cache: Cache, tokens_to_remove: int) -> None:
     for layer in cache.layers:
-        if getattr(layer, "is_initialized", True):  # layers of another kind (state-space) have no such flag
+        if _is_filled(layer):
             layer.crop(tokens_to_remove)  # type: ignore[union-attr]
 
 
@@ -229,96 +246,25 @@ def realign(cache: ComposedCache, name: str, dropped: Sequence[int], kept: int) 
     for layer in layers:
         if not getattr(layer, "is_initialized", True):
             continue
-        if not isinstance(layer, DynamicLayer):
-            if not any(dropped):
+        if not any(dropped):
+            keys = getattr(layer, "keys", None)
+            if keys is None or keys.shape[-2] == kept:  # a state has no columns
                 continue
+        # what is derived from a layer of keys and values holds more than these: a state, or an index of its own
+        if not _moves(layer, dropped):
             raise CacheError(
                 f"'{name}' keeps a {type(layer).__name__}, which cannot forget its last tokens, and it reads the text "
                 "in tokens of its own. Give it one text at a time, without beams or drafts."
             )
-        keys, values = cast(tuple[torch.Tensor, torch.Tensor], (layer.keys, layer.values))
-        length = keys.shape[-2]
-        if kept == length and not any(dropped):
-            continue
-        layer.keys, layer.values = (_moved_up(part, dropped, kept) for part in (keys, values))
+        layer.keys, layer.values = (moved_up(part, dropped, kept) for part in (layer.keys, layer.values))
 
 
-def _moved_up(states: torch.Tensor, dropped: Sequence[int], kept: int) -> torch.Tensor:
-    """[batch, heads, length, width] -> [batch, heads, kept, width], in the memory of `states` where that may be.
-
-    Row by row, since an index for every number of them would take longer than to copy them, and most rows stay.
-    """
-    length = states.shape[-2]
-    moved = states if _may_be_written(states) else states.clone()
-    for row, count in enumerate(dropped):
-        up = kept - (length - count)  # below 0: the first columns go
-        if up > 0:
-            moved[row, :, up:kept] = states[row, :, : kept - up].clone()  # where it comes from and goes to overlap
-        elif up < 0:
-            moved[row, :, :kept] = states[row, :, -up : kept - up].clone()
-    return moved[..., :kept, :]
-
-
-def _may_be_written(states: torch.Tensor) -> bool:
-    """Not where a gradient may be wanted, nor outside inference mode what was made in it."""
-    return not states.requires_grad and (torch.is_inference_mode_enabled() or not states.is_inference())
-
-
-SPARE = 64
-"""Positions that a growing layer has room for beyond those that it was made for."""
-
-
-class GrowingLayer(DynamicLayer):
-    """A layer that grows into memory with room to spare, where its base class copies everything at every token.
-
-    What it holds is a view of that memory. Whatever else writes `keys` and `values` (another order of the rows, other
-    rows, a crop) leaves tensors that are no such view, or a shorter one, and the next update goes on from those.
-    """
-
-    _key_room: torch.Tensor | None = None
-    _value_room: torch.Tensor | None = None
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys and values [batch, heads, new, width]; returns all of them."""
-        held = [part for part in (self.keys, self.values, key_states, value_states) if part is not None]
-        if any(part.requires_grad for part in held) or torch.compiler.is_compiling():
-            return super().update(key_states, value_states, *args, **kwargs)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys, self._key_room = _grown(self.keys, key_states, self._key_room)
-        self.values, self._value_room = _grown(self.values, value_states, self._value_room)
-        return self.keys, self.values
-
-    def reset(self) -> None:
-        """Empty the layer."""
-        super().reset()
-        self._key_room = self._value_room = None
-
-
-def _grown(
-    states: torch.Tensor | None, new: torch.Tensor, room: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """All states as a view of the memory that is given back beside them: of `room`, where they lie in it and fit."""
-    length = 0 if states is None or not states.numel() else states.shape[-2]
-    total = length + new.shape[-2]
-    lies_there = (
-        room is not None
-        and states is not None
-        and states.data_ptr() == room.data_ptr()
-        and states.stride() == room.stride()
-        and states.shape[0] == room.shape[0]
-        and room.is_inference()
-        == torch.is_inference_mode_enabled()  # what was made in that mode is not written outside
-    )
-    if room is None or not (lies_there and total <= room.shape[-2]):
-        shape = (*new.shape[:-2], total + SPARE + total // 8, new.shape[-1])
-        room = new.new_empty(shape)
-        if length and states is not None:
-            room[..., :length, :] = states
-    room[..., length:total, :] = new
-    return room[..., :total, :], room
+def _moves(layer: Any, dropped: Sequence[int]) -> bool:
+    """Whether moving a layer's keys and values is all that there is to do."""
+    if type(layer) in (DynamicLayer, GrowingLayer):
+        return True
+    # a state stays as it is where nothing is dropped
+    return isinstance(layer, DynamicLayer) and hasattr(layer, "recurrent_states") and not any(dropped)
 
 
 def _bridge_layer(max_cache_len: int | None) -> DynamicLayer | StaticLayer:

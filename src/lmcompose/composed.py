@@ -110,6 +110,10 @@ class ComposedModel(PreTrainedModel, ComposedGenerationMixin):
     def supports_gradient_checkpointing(self) -> bool:  # type: ignore[override]  # HF has a class attribute
         return architecture.supports_gradient_checkpointing(self.leader)
 
+    @property
+    def _is_stateful(self) -> bool:  # type: ignore[override]  # HF has a class attribute, and asks it of every model
+        return bool(self._stateful_roles())
+
     def get_input_embeddings(self) -> nn.Module:
         return self.leader.get_input_embeddings()
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS, GenerationMode
 
-from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, stated_length
-from lmcompose.cache import ComposedCache, adopt, adopted_cache, member_cache
+from lmcompose.architecture import CACHE_ARGUMENT, counts_slots, position_limit, runs_on, stated_length
+from lmcompose.cache import ComposedCache, adopt, adopted_cache, has_state, member_cache
 from lmcompose.errors import CacheError, ConfigurationError
 
 
@@ -69,6 +69,26 @@ class ComposedGenerationMixin(GenerationMixin):
                     f"The text has {length} tokens, and '{name}' (the {role}) has positions for {limit}. Give a "
                     "shorter text or ask for fewer new tokens, or compose with a member of longer texts."
                 )
+
+    def _stateful_roles(self) -> list[str]:
+        """The members in use that keep a state which cannot be taken back."""
+        roles = list(self.members)[:1] if self._disabled else self.members
+        return [role for role in roles if runs_on(self.member(role))]
+
+    def _validate_generation_mode(self, generation_mode: Any, generation_config: Any, *rest: Any) -> None:
+        """HF's, which would only say that this class is stateful, and not because of whom.
+
+        Raises:
+            ConfigurationError: drafts (an assistant, prompt lookup), and a member that cannot take one back.
+        """
+        for role in self._stateful_roles() if generation_mode == GenerationMode.ASSISTED_GENERATION else ():
+            reference = self.config.references()[role]
+            raise ConfigurationError(
+                f"The {role} '{reference.name_or_path}' ({reference.model_type}) keeps a state that runs on from token "
+                "to token and cannot go back to an earlier one, so drafted tokens could not be taken back. Leave out "
+                "assistant_model and prompt_lookup_num_tokens."
+            )
+        cast(Any, super())._validate_generation_mode(generation_mode, generation_config, *rest)
 
     def new_cache(self, max_cache_len: int | None = None, *, windows: bool = True) -> ComposedCache:
         """An empty cache for all members: growing, or static with `max_cache_len` positions.
@@ -139,9 +159,14 @@ class ComposedGenerationMixin(GenerationMixin):
     def create_masks_for_generate(
         config: PreTrainedConfig, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor | None:
-        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it."""
+        """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it.
+
+        Of a prompt it is not widened where a layer keeps a state: those take the mask of new tokens from its end.
+        """
         cache = kwargs.get(CACHE_ARGUMENT)
         if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
+            return attention_mask
+        if kwargs["inputs_embeds"].shape[1] > 1 and has_state(cache):
             return attention_mask
         missing = cache.get_max_length() - attention_mask.shape[1]
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask

@@ -18,12 +18,16 @@ from transformers import CompileConfig
 
 from lmcompose import CalmForCausalLM
 from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.errors import ConfigurationError
 from tests.compositions import (
     assert_same_logits,
+    chunks_of,
     pair_params,
+    pieces_of,
     plain_logits,
     random_composition,
     static_cache_is_right,
+    takes_back,
 )
 from tests.tiny import EOS_ID, PAD_ID, PAIRS, Pair, padded, random_ids, tiny_model
 
@@ -99,7 +103,7 @@ def _decode(model: CalmForCausalLM, pieces: list[int]) -> torch.Tensor:
 def test_logits_in_any_pieces_are_those_of_one_pass(composed: Composed) -> None:
     positions = (MASK.cumsum(-1) - 1).clamp(min=0)
     expected = plain_logits(composed.model, IDS, attention_mask=MASK, position_ids=positions)
-    for pieces in ([14], [1] * 14, [8, 1, 1, 4], [3, 5, 6]):
+    for pieces in pieces_of([14], [1] * 14, [8, 1, 1, 4], [3, 5, 6], names=composed.pair.names):
         assert_same_logits(_decode(composed.model, pieces)[MASK.bool()], expected[MASK.bool()])
 
 
@@ -107,7 +111,7 @@ def test_greedy_decoding(composed: Composed) -> None:
     expected = composed.generate(use_cache=False)
     assert all(len(set(row[-NEW:].tolist())) >= 3 for row in expected.sequences), "too dull to show anything"
     _assert_same(composed.generate(), expected)
-    for size in (1, 4, 100):
+    for size in chunks_of(1, 4, 100, names=composed.pair.names):
         _assert_same(composed.generate(prefill_chunk_size=size), expected)
     if static_cache_is_right(composed.pair):
         _assert_same(composed.generate(cache_implementation="static"), expected)
@@ -115,7 +119,8 @@ def test_greedy_decoding(composed: Composed) -> None:
 
 def test_beam_search(composed: Composed) -> None:
     expected = composed.generate(use_cache=False, num_beams=3, num_return_sequences=2)
-    for arguments in ({}, {"prefill_chunk_size": 4}):
+    for size in chunks_of(100, 4, names=composed.pair.names):
+        arguments = {} if size == 100 else {"prefill_chunk_size": size}
         got = composed.generate(num_beams=3, num_return_sequences=2, **arguments)
         assert torch.equal(got.sequences, expected.sequences)
         assert_same_logits(got.sequences_scores, expected.sequences_scores)
@@ -134,6 +139,11 @@ def test_assisted_decoding_and_prompt_lookup(composed: Composed) -> None:
     row = slice(1, 2)
     expected = composed.generate(row, use_cache=False)
     assistant = tiny_model("llama", seed=9, num_hidden_layers=2)
+    if not takes_back(composed.pair.names):
+        for draft in ({"assistant_model": assistant}, {"prompt_lookup_num_tokens": 3}):
+            with pytest.raises(ConfigurationError, match=r"keeps a state that runs on.*could not be taken back"):
+                composed.generate(row, **draft)
+        return
     _assert_same(composed.generate(row, assistant_model=assistant), expected)
     _assert_same(composed.generate(row, prompt_lookup_num_tokens=3), expected)
     with composed.model.disable():

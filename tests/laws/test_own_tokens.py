@@ -31,6 +31,8 @@ PAIRS = {
     "qwen2-gemma2": ("qwen2", "qwen", "gemma2", "gemma"),
     "opt-bloom": ("opt", "wordlevel", "bloom", "bloom"),
     "phi3-falcon": ("phi3", "llama2", "falcon", "unigram"),
+    "deepseek_v3-gpt_oss": ("deepseek_v3", "qwen", "gpt_oss", "gpt2"),
+    "exaone4-qwen3_moe": ("exaone4", "gemma", "qwen3_moe", "llama2"),
 }
 """Anchor and its tokenizer's family, augmenting model and its."""
 
@@ -75,7 +77,10 @@ def _rows(model: CalmForCausalLM, longest: int = 40) -> list[torch.Tensor]:
     return [torch.tensor(model.tokenizer(text)["input_ids"][:longest]) for text in TEXTS]
 
 
-@pytest.fixture(params=list(PAIRS))
+SLOW = ("deepseek_v3-gpt_oss", "exaone4-qwen3_moe")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PAIRS])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

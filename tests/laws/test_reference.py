@@ -31,7 +31,11 @@ LENGTH = 12
 
 def _layers(model: PreTrainedModel) -> list[nn.Module]:
     """Decoder layers, found by their names (``architecture.py`` finds them in another way)."""
-    for path in ("model.layers", "transformer.h", "gpt_neox.layers", "model.decoder.layers", "transformer.blocks"):
+    for path in (
+        "model.layers", "transformer.h", "gpt_neox.layers", "model.decoder.layers", "transformer.blocks",
+        "bert.encoder.layer", "electra.encoder.layer", "ernie.encoder.layer", "roformer.encoder.layer",
+        "rembert.encoder.layer", "biogpt.layers", "gpt_neox_japanese.layers",
+    ):  # fmt: skip
         try:
             return list(model.get_submodule(path))  # type: ignore[call-overload]
         except AttributeError:

@@ -8,11 +8,9 @@ import torch
 
 from lmcompose.errors import MemberError
 from lmcompose.training.packing import IGNORED, Collator, check_packing, pack, packed_row
+from tests.architectures import UNPACKABLE
 from tests.compositions import TOLERANCE, random_composition
-from tests.tiny import ARCHITECTURES, DEFAULT_PAIRS, PAIRS, random_ids, tiny_model
-
-NEVER_PACKABLE = {"bloom", "mpt", "opt"}
-"""Their positions come from the mask (or they pass none on), so they cannot tell documents apart."""
+from tests.tiny import ARCHITECTURES, DEFAULT_PAIRS, PAIRS, architecture_params, random_ids, tiny_model
 
 VERSION_DEPENDENT = {"falcon"}  # from transformers 5.24 on
 
@@ -67,10 +65,10 @@ def test_padding_takes_no_position_that_no_text_takes() -> None:
     assert packed["position_ids"].tolist() == [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0]]
 
 
-@pytest.mark.parametrize("arch", sorted(set(ARCHITECTURES) - VERSION_DEPENDENT))
+@pytest.mark.parametrize("arch", architecture_params(sorted(set(ARCHITECTURES) - VERSION_DEPENDENT)))
 def test_members_that_cannot_keep_documents_apart_are_found(arch: str) -> None:
     member = tiny_model(arch)
-    if arch in NEVER_PACKABLE:
+    if arch in UNPACKABLE:
         with pytest.raises(MemberError, match=r"would see the one before it.*in 'helper'.*packing: false"):
             check_packing({"helper": member})
     else:
@@ -95,7 +93,7 @@ def test_a_member_that_ignores_positions_is_found() -> None:
 PACKABLE_PAIRS = [
     name
     for name in DEFAULT_PAIRS
-    if not {PAIRS[name].anchor, PAIRS[name].augmenting} & (NEVER_PACKABLE | VERSION_DEPENDENT)
+    if not {PAIRS[name].anchor, PAIRS[name].augmenting} & (UNPACKABLE | VERSION_DEPENDENT)
 ]
 
 

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
+from lmcompose.architecture import check_connectable
 from lmcompose.calm.bridge import PROJECTIONS
 from lmcompose.calm.connections import Connection, check_connections, check_unfrozen
 from lmcompose.errors import ConfigurationError, nearest
@@ -83,6 +84,7 @@ class CalmConfig(ComposedConfig):
         Raises:
             ConfigurationError: an unknown projection, heads that do not divide the width, a rank that no matrix of a
                 bridge can have, impossible connections.
+            MemberError: a member whose layers cannot be connected to.
         """
         if self.projection not in PROJECTIONS:
             raise ConfigurationError(
@@ -90,6 +92,8 @@ class CalmConfig(ComposedConfig):
                 f"{nearest(self.projection, PROJECTIONS)}"
             )
         references = self.references()
+        for role, reference in references.items():
+            check_connectable(reference.model_type, reference.name_or_path, role)
         anchor = references[ANCHOR]
         if not self.num_heads or self.num_heads < 1 or anchor.hidden_size % self.num_heads:
             raise ConfigurationError(
