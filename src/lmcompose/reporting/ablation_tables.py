@@ -20,7 +20,16 @@ def ablation_markdown(result: Result) -> str:
 
 def titles(result: Result) -> dict[str, str]:
     """The names of the rows."""
-    return {"anchor": "none: the anchor alone", **result["arms"]}
+    alone = {
+        name: f"{name.removeprefix('alone ')} by itself"
+        for name in result["per_byte"]["arms"]
+        if name.startswith("alone ")
+    }
+    return {
+        "anchor": "the anchor by itself",
+        **{name: f"composition, {title}" for name, title in result["arms"].items()},
+        **alone,
+    }
 
 
 def losses_grid(result: Result) -> Grid:
@@ -30,7 +39,7 @@ def losses_grid(result: Result) -> Grid:
         [
             names[name],
             f"{each['mean']:.4f}",
-            ", ".join(f"{estimate:.4f}" for estimate, *_ in each["by_seed"]) if name != "anchor" else "",
+            ", ".join(f"{estimate:.4f}" for estimate, *_ in each["by_seed"]) if name in result["arms"] else "",
             f"{per_token[name]['mean']:.4f}",
         ]
         for name, each in per_byte.items()
@@ -38,7 +47,7 @@ def losses_grid(result: Result) -> Grid:
     held = result["held_out"]
     return Grid(
         f"Held-out loss, {result['recipe_name']}",
-        ["augmenting model", "bits per byte", "by seed", "bits per token"],
+        ["model", "bits per byte", "by seed", "bits per token of the anchor"],
         rows,
         notes=[f"{held['documents']} held-out documents, {held['tokens']:,} tokens, {held['bytes']:,} bytes."],
         strong=[list(per_byte).index(next(iter(result["arms"])))],

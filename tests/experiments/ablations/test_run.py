@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -21,13 +22,16 @@ from lmcompose.experiments import standard_library
 from lmcompose.experiments.ablations import run
 from lmcompose.experiments.ablations.__main__ import main, write_report
 from lmcompose.experiments.ablations.arms import fresh, shuffled
-from lmcompose.experiments.ablations.held_out import bits, lengths
+from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
 from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids, verdict
 from lmcompose.training.data import held_out_documents, prepare_data
+from lmcompose.training.encoding import Example
 from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import TrainingRecipe
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+from tests.tokenizers import family, plain_ids
 
 RECIPE = """\
 anchor: anchor
@@ -103,6 +107,36 @@ def test_the_anchor_alone_scores_what_the_plain_model_says(recipe: Path, result:
     assert result["per_token"]["arms"]["anchor"]["mean"] == pytest.approx(nats / math.log(2) / tokens, rel=1e-5)
 
 
+def test_an_augmenting_model_alone_is_asked_for_the_same_bytes() -> None:
+    """In its own tokens, and not for the first token, which nobody is asked for."""
+    anchor, own = family("gpt2"), family("llama2")
+    text = "The quick brown fox, and 12 caf\u00e9s."
+    ids = np.array([*plain_ids(anchor, text), anchor.eos_token_id], dtype=np.int32)
+    ((example,),) = in_tokens_of(own, [[Example(ids, ids)]], anchor)
+    learned = example.labels[example.labels != IGNORED].tolist()
+    assert learned[-1] == own.eos_token_id
+    given = anchor.decode(ids[:1].tolist())
+    assert own.decode(learned[:-1]).strip() == text[len(given) :].strip()
+    assert example.input_ids[0] == own.bos_token_id
+    with_begin = np.array([anchor.bos_token_id, *ids], dtype=np.int32)
+    ((whole,),) = in_tokens_of(own, [[Example(with_begin, with_begin)]], anchor)
+    assert own.decode(whole.labels[whole.labels != IGNORED].tolist()[:-1]).strip() == text
+
+
+def test_the_augmenting_model_alone_scores_what_the_plain_model_says(recipe: Path, result: dict) -> None:
+    """It shares its tokens with the anchor here, so that every token but the first is asked for."""
+    _, documents = documents_of(recipe)
+    model = AutoModelForCausalLM.from_pretrained(recipe.parent / "augmenting")
+    nats = 0.0
+    for document in documents:
+        for example in document:
+            ids = torch.from_numpy(example.input_ids).long()[None]
+            with torch.no_grad():
+                nats -= float(model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).sum())
+    got = result["per_token"]["arms"]["alone expert"]["mean"] * result["held_out"]["tokens"]
+    assert got == pytest.approx(nats / math.log(2), rel=1e-5)
+
+
 def test_a_trained_arm_scores_what_its_model_says(recipe: Path, result: dict) -> None:
     _, documents = documents_of(recipe)
     for arm in ("composition", "random"):
@@ -114,7 +148,7 @@ def test_a_trained_arm_scores_what_its_model_says(recipe: Path, result: dict) ->
 
 def test_differences_are_of_the_first_arm_and_have_both_intervals(result: dict) -> None:
     figures = result["per_byte"]
-    assert set(figures["minus"]) == {"anchor", "random", "shuffled"}
+    assert set(figures["minus"]) == {"anchor", "random", "shuffled", "alone expert"}
     for name, difference in figures["minus"].items():
         expected = figures["arms"]["composition"]["mean"] - figures["arms"][name]["mean"]
         assert difference["mean"] == pytest.approx(expected)

@@ -39,6 +39,38 @@ def _learned(example: Example) -> list[int]:
     return cast(list[int], example.input_ids[1:][example.labels[1:] != IGNORED].tolist())
 
 
+def in_tokens_of(
+    tokenizer: PreTrainedTokenizerBase, documents: Documents, anchor: PreTrainedTokenizerBase
+) -> list[list[Example]]:
+    """The same documents in the tokens of another model, which is to predict the same bytes.
+
+    What the anchor is given of an example and not asked for, its first token, is not asked for here either.
+
+    Args:
+        tokenizer: of the other model.
+        anchor: the tokenizer of `documents`.
+    """
+    return [[_in_tokens_of(tokenizer, example, anchor) for example in examples] for examples in documents]
+
+
+def _in_tokens_of(tokenizer: PreTrainedTokenizerBase, example: Example, anchor: PreTrainedTokenizerBase) -> Example:
+    ids = example.input_ids.tolist()
+    text = decode(anchor, ids, special=False)
+    given = len(text) - len(decode(anchor, ids[1:], special=False))
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    own = list(encoded["input_ids"])
+    learned = [end > start >= given for start, end in encoded["offset_mapping"]]
+    if ids[-1] == anchor.eos_token_id and tokenizer.eos_token_id is not None:
+        own, learned = [*own, tokenizer.eos_token_id], [*learned, True]
+    if tokenizer.bos_token_id is not None and own[:1] != [tokenizer.bos_token_id] and not given:
+        own, learned = (
+            [tokenizer.bos_token_id, *own],
+            [False, *learned],
+        )  # or else its first token has nothing before it
+    input_ids = np.array(own, dtype=np.int32)
+    return Example(input_ids, np.where(np.array(learned), input_ids, IGNORED).astype(np.int32))
+
+
 @torch.no_grad()
 def bits(
     model: PreTrainedModel, documents: Documents, rows_at_once: int = 4, report: Report | None = None

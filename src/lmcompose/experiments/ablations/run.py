@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from transformers import PreTrainedTokenizerBase
 
+from lmcompose.calm.config import ANCHOR
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError
 from lmcompose.experiments.ablations.arms import arm_named, write_recipe
-from lmcompose.experiments.ablations.held_out import bits, lengths
+from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
 from lmcompose.experiments.gaps import Documents, figure
 from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.kinds import load
+from lmcompose.loading import load_member
 from lmcompose.recipe import read_recipe
 from lmcompose.training.data import held_out_documents
 from lmcompose.training.models import RecipeModels
 from lmcompose.training.recipe import TrainingRecipe
 from lmcompose.training.run import train
 
-ANCHOR_ALONE = "anchor"
+ANCHOR_ALONE, ALONE = "anchor", "alone "
+"""The names of what is not trained: the anchor, and before its own name, each augmenting model by itself."""
 
 
 def run(
@@ -72,6 +76,10 @@ def run(
                 before = _scored(stages, place, documents, "the anchor alone", stamp, alone=True)
             scored[name].append(_scored(stages, place, documents, f"{titles[name]}, seed {seed}", stamp))
         scored[ANCHOR_ALONE].append(before)
+    for name, source in models.sources.items():
+        if name != ANCHOR:
+            alone = _alone(stages, name, source, documents, tokenizer, stamp_of(written, name))
+            scored[f"{ALONE}{name}"] = [alone] * len(seeds)
     sizes = lengths(documents, tokenizer)
     first = runs[arms[0]][0]["results"]
     return {
@@ -113,13 +121,27 @@ def _scored(stages: Stages, place: Path, documents: Any, label: str, stamp: str,
     return list(stages.kept(str(relative), f"held-out documents: {label}", stamp, make))
 
 
+def _alone(
+    stages: Stages, name: str, source: str, documents: Any, tokenizer: PreTrainedTokenizerBase, stamp: str
+) -> list[float]:
+    """Bits by document of an augmenting model by itself, in tokens of its own."""
+
+    def make(report: Report) -> list[float]:
+        member = load_member(source, role=name)
+        own = member.tokenizer or tokenizer
+        return bits(member.model, in_tokens_of(own, documents, tokenizer), report=report)
+
+    return list(stages.kept(f"alone-{name}", f"held-out documents: {name} by itself", stamp, make))
+
+
 def compared(
     scored: Mapping[str, Sequence[Sequence[float]]], sizes: Mapping[str, Sequence[int]], arms: Sequence[str]
 ) -> dict[str, Any]:
     """The figures of every arm and the differences of the first from all others, in bits per byte and per token.
 
     Args:
-        scored: arm -> for each seed, bits by document; the anchor's among them.
+        scored: arm -> for each seed, bits by document; the models alone are among them. Bits per token are all per
+            token of the anchor.
         sizes: "bytes" and "tokens" by document.
 
     Returns:
