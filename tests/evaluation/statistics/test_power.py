@@ -1,5 +1,8 @@
 """Detectable differences against tables, against their inverses and by trying them out."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -29,6 +32,17 @@ def test_three_seeds_find_only_what_is_far_larger_than_their_spread() -> None:
     assert detectable_mean(1.0, 3) == pytest.approx(3.26, abs=0.01)
     assert detectable_mean(1.0, 2) > 10
     assert detectable_mean(0.0, 3) is None, "no spread tells nothing"
+
+
+def test_the_page_says_what_few_seeds_can_show() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| .*?([\d.]+) (?:of them|standard deviations).*below ([\d.]+)", page, re.MULTILINE)
+    assert [seeds for seeds, *_ in rows] == ["2", "3", "5"]
+    for seeds, half, detectable in rows:
+        values = np.random.default_rng(0).normal(0, 1, int(seeds))
+        interval = t_interval(values / values.std(ddof=1))
+        assert float(half) == pytest.approx((interval.high - interval.low) / 2, abs=0.05)
+        assert float(detectable) == pytest.approx(detectable_mean(1, int(seeds)), abs=0.05)
 
 
 @pytest.mark.parametrize("items", [2, 3, 5, 30])
