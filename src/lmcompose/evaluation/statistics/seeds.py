@@ -78,7 +78,7 @@ def hierarchical_bootstrap(
             f"{seeds} seed(s) are too few to be drawn: a bootstrap of fewer than {ENOUGH_SEEDS} is too narrow. Use "
             "over_seeds, which gives Student's interval for two or more."
         )
-    means = [[table.mean(axis=0).sum() / weight.sum()]]
+    means: list[Array] = [np.array([table.mean(axis=0).sum() / weight.sum()])]
     # One stream for the seeds and one for the items, so that neither follows from the other.
     drawn_seeds = np.concatenate(list(draws(seeds, resamples, [seed, 1]))) / seeds
     start = 0
