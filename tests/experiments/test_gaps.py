@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lmcompose.errors import DataError
-from lmcompose.experiments.gaps import Documents, best, figure, figures, gap_closed, interval
+from lmcompose.experiments.gaps import best, figures, gap_closed
 
 TOKENS = [10, 30]
 
@@ -19,13 +18,6 @@ def measured(base: list[float], proxy: list[float], tuned: list[float]) -> dict:
         "kl": {"tuned proxy": [1.0, 3.0]},
         "agreement": {"tuned proxy": [5.0, 30.0]},
     }
-
-
-def test_a_long_document_counts_for_more() -> None:
-    loss = Documents(TOKENS, resamples=10).per_token([20.0, 30.0])
-    assert loss.shape == (11,)
-    assert loss[0] == 50 / 40
-    assert set(np.round(loss[1:], 9)) <= {1.25, 2.0, 1.0}, "both documents, the first twice, or the second twice"
 
 
 def test_the_gap_closed() -> None:
@@ -55,25 +47,3 @@ def test_figures_of_two_seeds_by_hand() -> None:
     assert (found["documents"], found["tokens"]) == (2, 40)
     assert [row["value"] for row in found["alpha"]["proxy"]] == [0, 0.5, 1]
     assert best(found["alpha"]["proxy"]) == {"value": 0.5, "by_seed": [0.5, 0.5]}
-
-
-def test_documents_are_drawn_together_for_all_models() -> None:
-    """Two models that differ by the same amount on every token have a difference without any spread."""
-    generator = np.random.default_rng(0)
-    tokens = generator.integers(5, 50, 40)
-    base = generator.normal(3, 1, 40) * tokens
-    documents = Documents(tokens, resamples=200)
-    difference = interval(documents.per_token(base - 0.5 * tokens) - documents.per_token(base))
-    assert difference == pytest.approx([-0.5, -0.5, -0.5])
-    loss = interval(documents.per_token(base))
-    assert loss[1] < loss[0] < loss[2]
-    assert loss[2] - loss[1] == pytest.approx(2 * 1.96 / np.sqrt(40), rel=0.5)
-
-
-def test_one_seed_has_no_interval_over_seeds() -> None:
-    assert figure(np.ones((1, 5)))["seeds"] is None
-
-
-def test_one_document_is_refused() -> None:
-    with pytest.raises(DataError, match="hold out more"):
-        Documents([12])

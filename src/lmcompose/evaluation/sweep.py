@@ -14,7 +14,7 @@ from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, DataError, nearest
 from lmcompose.evaluation.positions import Text, score_text, split
 from lmcompose.evaluation.scoring import finite, log_probabilities, standing
-from lmcompose.evaluation.statistics import ratio_bootstrap
+from lmcompose.evaluation.statistics import BETTER, ratio_bootstrap
 from lmcompose.evaluation.trace import describe
 from lmcompose.logits.arithmetic import check_temperature
 from lmcompose.logits.model import LogitForCausalLM
@@ -23,7 +23,6 @@ Score = Callable[[LogitForCausalLM, float], float | Sequence[float]]
 """Called with the composition, whose parameter has the value to try, and with a temperature; returns one score for each
 item, in the same order every time, or one score in all (which gives no interval)."""
 
-BETTER = ("higher", "lower")
 RESAMPLES = 2_000
 
 

@@ -1,8 +1,6 @@
-"""The figures: losses per token, their differences, the gap closed, each with its interval. Numbers in, numbers out.
+"""The figures of proxy-tuning: losses per token, their differences, the gap closed, each with its two intervals.
 
-Two things could have come out otherwise, and each has an interval of its own: which documents were held out (a
-bootstrap, in which one document is drawn with all that all models and all seeds say about it), and how the models were
-initialised and their data ordered (Student's interval over the seeds, since three are too few for a bootstrap).
+Numbers in, numbers out; the intervals are those of `evaluation.statistics`, over the documents and over the seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,40 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lmcompose.errors import DataError
-from lmcompose.evaluation.statistics import Interval, paired_t_interval
-
-RESAMPLES = 5_000
+from lmcompose.evaluation.statistics import Documents, figure
 
 Array = np.ndarray
-
-
-class Documents:
-    """Held-out documents, drawn again and again.
-
-    Args:
-        tokens: [documents], how long each is.
-        resamples, seed: of the bootstrap.
-
-    Raises:
-        DataError: fewer than two documents.
-    """
-
-    def __init__(self, tokens: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> None:
-        self.tokens = np.asarray(tokens, dtype=float)
-        count = len(self.tokens)
-        if count < 2:
-            raise DataError(f"{count} held-out document(s) give no interval: hold out more stories.")
-        draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-        # The first row is the documents as they are; the others are how often each is drawn.
-        self._weights = np.concatenate([np.ones((1, count)), draws.astype(float)])
-
-    def per_token(self, sums: Sequence[float] | Array) -> Array:
-        """Sums by document [..., documents] as means per token [..., 1 + resamples]; the first is the real one.
-
-        All tokens of the documents weigh the same, so that a long document counts for more than a short one.
-        """
-        return np.asarray(sums, dtype=float) @ self._weights.T / (self._weights @ self.tokens)
 
 
 def gap_closed(base: Array, proxy: Array, tuned: Array) -> Array:
@@ -52,30 +19,6 @@ def gap_closed(base: Array, proxy: Array, tuned: Array) -> Array:
     (proxy - base) / (tuned - base), the figure that proxy-tuning reports (arXiv 2401.08565, section 3) for accuracies.
     """
     return (proxy - base) / (tuned - base)
-
-
-def interval(values: Array, confidence: float = 0.95) -> list[float]:
-    """Estimate, low and high of `values` [1 + resamples]: the first value, and the percentiles of the others."""
-    low, high = np.quantile(values[1:], [(1 - confidence) / 2, (1 + confidence) / 2])
-    return [float(values[0]), float(low), float(high)]
-
-
-def figure(by_seed: Array) -> dict[str, Any]:
-    """One figure of `by_seed` [seeds, 1 + resamples]: the mean over the seeds with both intervals, and each seed's own.
-
-    Returns:
-        `mean`; `documents` and `seeds`, low and high of its two intervals; and `by_seed`, lists [estimate, low, high]
-        over the documents. One seed alone has no interval over seeds.
-    """
-    estimate, low, high = interval(by_seed.mean(axis=0))
-    points = by_seed[:, 0].tolist()
-    seeds: Interval | None = paired_t_interval(points, [0.0] * len(points)) if len(points) > 1 else None
-    return {
-        "mean": estimate,
-        "documents": [low, high],
-        "seeds": None if seeds is None else [seeds.low, seeds.high],
-        "by_seed": [interval(values) for values in by_seed],
-    }
 
 
 def figures(measured: Sequence[Mapping[str, Any]], seed: int = 0, unit: str = "tokens") -> dict[str, Any]:

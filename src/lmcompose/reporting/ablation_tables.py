@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lmcompose.reporting.comparison_tables import comparisons_grid
 from lmcompose.reporting.tables import Grid, count, duration
 
 Result = dict[str, Any]
@@ -57,33 +58,12 @@ def losses_grid(result: Result) -> Grid:
 def differences_grid(result: Result) -> Grid:
     """How far the composition is below the others."""
     names = titles(result)
-    rows = [
-        [
-            names[name],
-            f"{each['mean']:+.4f}",
-            _interval(each["documents"]),
-            _interval(each["seeds"]) if each["seeds"] else "",
-            verdict(each),
-        ]
-        for name, each in result["per_byte"]["minus"].items()
-    ]
-    return Grid(
+    return comparisons_grid(
         "The composition minus the others, bits per byte (below 0: the composition is better)",
-        ["minus", "difference", "over documents", "over seeds", ""],
-        rows,
-        notes=[
-            "Brackets: 95 % intervals, a bootstrap over the held-out documents and Student's over the seeds. A "
-            "difference is called one where neither holds 0."
-        ],
+        {names[name]: each for name, each in result["per_byte"]["minus"].items()},
+        first_column="minus",
+        items="documents",
     )
-
-
-def verdict(difference: Result) -> str:
-    """What may be said of a difference and its intervals."""
-    intervals = [each for each in (difference["documents"], difference["seeds"]) if each]
-    if all(high < 0 for _, high in intervals):
-        return "better"
-    return "worse" if all(low > 0 for low, _ in intervals) else "no difference shown"
 
 
 def work_grid(result: Result) -> Grid:
@@ -101,7 +81,3 @@ def work_grid(result: Result) -> Grid:
 
 def _durations(seconds: Sequence[float]) -> str:
     return ", ".join(map(duration, seconds))
-
-
-def _interval(ends: Sequence[float]) -> str:
-    return f"[{ends[0]:+.4f}, {ends[1]:+.4f}]"

@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from lmcompose.calm.config import ANCHOR
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError
+from lmcompose.evaluation.statistics import Documents, adjusted, compare, figure
 from lmcompose.experiments.ablations.arms import arm_named, write_recipe
 from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
-from lmcompose.experiments.gaps import Documents, figure
 from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.kinds import load
 from lmcompose.loading import load_member
@@ -145,16 +145,20 @@ def compared(
         sizes: "bytes" and "tokens" by document.
 
     Returns:
-        `per_byte` and `per_token`: `arms`, name -> `gaps.figure`; and `minus`, name -> the figure of the first arm
-        minus that one.
+        `per_byte` and `per_token`: `arms`, name -> `statistics.figure`; and `minus`, name -> the first arm minus that
+        one, a `statistics.Comparison`, its p-value corrected for the number of arms (Holm).
     """
     result: dict[str, Any] = {}
     for unit in ("bytes", "tokens"):
         weights = Documents(sizes[unit])
         losses = {name: np.stack([weights.per_token(seed) for seed in by_seed]) for name, by_seed in scored.items()}
-        others = [name for name in scored if name != arms[0]]
+        minus = {
+            name: compare(scored[arms[0]], by_seed, weights=sizes[unit], better="lower")
+            for name, by_seed in scored.items()
+            if name != arms[0]
+        }
         result[f"per_{unit.removesuffix('s')}"] = {
             "arms": {name: figure(values) for name, values in losses.items()},
-            "minus": {name: figure(losses[arms[0]] - losses[name]) for name in others},
+            "minus": {name: each.to_json() for name, each in adjusted(minus).items()},
         }
     return result

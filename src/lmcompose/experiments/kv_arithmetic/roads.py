@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from rich.console import Console
 from transformers import GPT2LMHeadModel
 from transformers.utils import logging
@@ -23,8 +22,7 @@ from transformers.utils import logging
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, LmcomposeError, nearest
-from lmcompose.evaluation.statistics import with_intervals
-from lmcompose.experiments.gaps import Documents, figure
+from lmcompose.evaluation.statistics import adjusted, compare, with_intervals
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
 from lmcompose.experiments.kv_arithmetic.evaluate import right_answers
 from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
@@ -186,8 +184,9 @@ def figures(answers: Mapping[str, Sequence[Answers]]) -> dict[str, Any]:
 
     Returns:
         `results`: road -> task -> counts over all seeds with their Wilson interval, and the counts of each seed;
-        `differences`: road -> task -> the accuracy minus the default's with the same seed, on the same expressions, as
-        `gaps.figure` has it: a mean with one interval over the expressions and one over the seeds.
+        `differences`: road -> task -> the accuracy minus the default's with the same seed, on the same expressions, a
+        `statistics.Comparison` with one interval over the expressions and one over the seeds; its p-value is corrected
+        for the number of roads (Holm).
     """
     tasks = list(answers[DEFAULT][0])
     counts = {
@@ -201,20 +200,17 @@ def figures(answers: Mapping[str, Sequence[Answers]]) -> dict[str, Any]:
         }
         for road, by_seed in answers.items()
     }
-    expressions = Documents([1.0] * len(answers[DEFAULT][0][tasks[0]]))
+    return {"results": with_intervals(counts), "differences": _minus_default(answers, tasks)}
 
-    def minus_default(road: str, task: str) -> dict[str, Any]:
-        pairs = zip(answers[road], answers[DEFAULT], strict=True)
-        return figure(
-            np.stack([expressions.per_token(np.subtract(ours[task], theirs[task])) for ours, theirs in pairs])
-        )
 
-    return {
-        "results": with_intervals(counts),
-        "differences": {
-            road: {task: minus_default(road, task) for task in tasks} for road in answers if road != DEFAULT
-        },
-    }
+def _minus_default(answers: Mapping[str, Sequence[Answers]], tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    differences: dict[str, dict[str, Any]] = {road: {} for road in answers if road != DEFAULT}
+    for task in tasks:
+        right = {road: [seed[task] for seed in by_seed] for road, by_seed in answers.items()}
+        compared = {road: compare(right[road], right[DEFAULT]) for road in differences}
+        for road, each in adjusted(compared).items():
+            differences[road][task] = each.to_json()
+    return differences
 
 
 def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -> list[Path]:

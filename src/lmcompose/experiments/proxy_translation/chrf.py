@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics import CHRF
 
-from lmcompose.experiments import gaps
+from lmcompose.evaluation.statistics import corpus_scores, percentiles
+from lmcompose.experiments.gaps import gap_closed
 
 BETAS = {"chrf1": 1, "chrf2": 2}
 """chrF by its beta: the CALM paper's chrF1, and sacrebleu's default."""
@@ -22,8 +23,6 @@ def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 
         base and tuned may score alike, so that there is no gap to close.
     """
     count = len(references)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-    weights = np.concatenate([np.ones((1, count), dtype=int), draws])
     found: dict[str, Any] = {}
     scores: dict[str, np.ndarray] = {}
     for name, lines in written.items():
@@ -31,15 +30,15 @@ def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 
         for metric, beta in BETAS.items():
             scorer = CHRF(beta=beta)
             statistics = np.array(scorer._extract_corpus_statistics(lines, [references]))
-            values = np.array([scorer._compute_f_score(list(sums)) for sums in weights @ statistics])
-            found[name][metric] = gaps.interval(values)
+            values = corpus_scores(statistics, scorer._compute_f_score, resamples=resamples, seed=seed)
+            found[name][metric] = list(percentiles(values))
             if metric == "chrf1":
                 scores[name] = values
     inner = [name for name in written if name not in ("base", "tuned")]
     with np.errstate(divide="ignore", invalid="ignore"):
-        closed = {name: gaps.gap_closed(scores["base"], scores[name], scores["tuned"]) for name in inner}
+        closed = {name: gap_closed(scores["base"], scores[name], scores["tuned"]) for name in inner}
     return {"models": found, "gap_closed": {name: _interval(values) for name, values in closed.items()}}
 
 
 def _interval(values: np.ndarray) -> list[float] | None:
-    return gaps.interval(values) if np.isfinite(values).all() else None
+    return list(percentiles(values)) if np.isfinite(values).all() else None
