@@ -161,12 +161,13 @@ class ComposedGenerationMixin(GenerationMixin):
     ) -> torch.Tensor | None:
         """The 2-D mask as it is, widened to a static cache: members differ in the masks that they make of it.
 
-        Of a prompt it is not widened where a layer keeps a state: those take the mask of new tokens from its end.
+        Of a prompt (`inputs_embeds` or `input_ids` of several columns) it is not widened where a layer keeps a state:
+        those take the mask of new tokens from its end.
         """
         cache = kwargs.get(CACHE_ARGUMENT)
         if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
             return attention_mask
-        if kwargs["inputs_embeds"].shape[1] > 1 and has_state(cache):
+        if kwargs.get("inputs_embeds", kwargs.get("input_ids")).shape[1] > 1 and has_state(cache):
             return attention_mask
         missing = cache.get_max_length() - attention_mask.shape[1]
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask

@@ -45,7 +45,8 @@ USUAL = (
 )
 def test_every_architecture(arch: str) -> None:
     """As base and as drafter; prompts and texts are longer than the sliding windows."""
-    model = drafted(arch)
+    alike = {} if arch in USUAL else {"terms": 2, "formula": "0.2 * base + expert"}  # so that drafts are kept, too
+    model = drafted(arch, **alike)
     for inputs in (BATCH, ROW):
         result = assert_same_text(model, inputs, FIXED)
         assert result.speculation["acceptance"] > 0

@@ -26,7 +26,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 import lmcompose
 from lmcompose import LogitForCausalLM
 from lmcompose.architecture import CACHE_ARGUMENT
-from lmcompose.decoding import acceptance, drafting
+from lmcompose.decoding import acceptance, drafting, speculative
 from lmcompose.decoding.counts import Statistics
 from lmcompose.decoding.lookup import Lookup
 from lmcompose.decoding.pace import Pace
@@ -167,7 +167,7 @@ def resample_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def never_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was drafted is accepted."""
-    monkeypatch.setattr(acceptance, "accept_sampled", lambda draft, *others: torch.full((len(draft),), draft.shape[1]))
+    monkeypatch.setattr(speculative, "accept_sampled", lambda draft, *others: torch.full((len(draft),), draft.shape[1]))
 
 
 WRONG: list[Callable[[pytest.MonkeyPatch], None]] = [resample_target, never_refuse]

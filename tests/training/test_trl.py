@@ -6,12 +6,19 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 import lmcompose
-from tests.compositions import pair_params, random_composition, randomise
+from tests.compositions import anchor_of, pair_params, random_composition, randomise
 from tests.tiny import PAIRS, Pair, padded, random_ids, tiny_model, tiny_tokenizer
 
 trl = pytest.importorskip("trl")
+
+HEADS_OF_SEVERAL_LAYERS = (
+    "bert", "electra", "ernie", "megatron-bert", "modernbert-decoder", "rembert", "roformer", "llama4_text",
+)  # fmt: skip
+"""Anchors whose logits are not those of one matrix on the last hidden states, which is what TRL takes every head for;
+Llama 4 gives its logits where TRL asks for hidden states."""
 
 
 def sft(folder: Path, accumulation: int, **values: object) -> "trl.SFTTrainer":
@@ -64,13 +71,22 @@ def test_sft_accumulates_gradients_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pair", pair_params())
 def test_trls_loss_is_the_compositions_own(pair: Pair) -> None:
     """TRL projects with the head itself, so scales and caps of the logits must reach it too."""
-    model = random_composition(pair)
+    if pair.anchor in HEADS_OF_SEVERAL_LAYERS:
+        with pytest.raises(
+            (AssertionError, AttributeError, RuntimeError)
+        ):  # TRL cannot do it for the plain model either
+            assert_trls_loss(anchor_of(pair))
+        return
+    assert_trls_loss(random_composition(pair))
+
+
+def assert_trls_loss(model: PreTrainedModel) -> None:
     ids, mask, _ = padded([random_ids(1, 9, 1)[0], random_ids(1, 6, 2)[0]], "right")
     labels = ids.masked_fill(mask == 0, -100)
     with torch.no_grad():
-        own = model(ids, attention_mask=mask, labels=labels, use_cache=False).loss
+        own = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
         trl.trainer.utils.add_fused_lm_head(model)
-        theirs = model(ids, attention_mask=mask, labels=labels, fused_lm_head=True).loss
+        theirs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).loss
     torch.testing.assert_close(theirs, own, atol=1e-5, rtol=1e-5)
 
 

@@ -210,7 +210,7 @@ class MemberPassesMixin(ComposedGenerationMixin):
             mask = full_mask(context_mask, mask, call.columns, contexts.length)
             columns = call.columns + context.shape[1] - contexts.length
             positions = positions_of(mask[:, :columns], ids.shape[1])  # a static cache's mask is wider
-            mask = self.create_masks_for_generate(self.config, mask, **{CACHE_ARGUMENT: view})
+            mask = self.create_masks_for_generate(self.config, mask, input_ids=ids, **{CACHE_ARGUMENT: view})
         elif positions is None:
             positions = positions_of(mask, ids.shape[1])
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "use_cache": call.use_cache}
