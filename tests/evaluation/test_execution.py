@@ -20,7 +20,8 @@ import pytest
 from lmcompose.errors import ConfigurationError
 from lmcompose.evaluation import execution
 from lmcompose.evaluation.execution import GUARDS, Limits, Program, Verdict, run_program, run_programs, score_problems
-from lmcompose.evaluation.sandbox.supervisor import REQUIRED, descendants
+from lmcompose.evaluation.sandbox.cell import REQUIRED
+from lmcompose.evaluation.sandbox.processes import descendants
 
 FALLBACK = ("namespaces", "root folder")
 """Without these a machine has to do with Landlock, seccomp and the limits, as in many containers."""
@@ -34,7 +35,7 @@ def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _machine() -> Verdict:
+def machine() -> Verdict:
     """The layers of this machine, once; a machine that cannot guard what has to be guarded skips all of this file."""
     verdict = run_program("pass", allow=True)
     if verdict.status == "refused":
@@ -44,13 +45,13 @@ def _machine() -> Verdict:
 
 
 @pytest.fixture(params=[(), FALLBACK], ids=["all-layers", "no-namespaces"])
-def without(request: pytest.FixtureRequest, _machine: Verdict) -> tuple[str, ...]:
+def without(request: pytest.FixtureRequest, machine: Verdict) -> tuple[str, ...]:
     """Layers that are switched off; skips where the machine has not the others."""
     names: tuple[str, ...] = request.param
     if names:
-        need(_machine, "landlock", "seccomp")
+        need(machine, "landlock", "seccomp")
     else:
-        need(_machine, "network namespace", "root folder")
+        need(machine, "network namespace", "root folder")
     return names
 
 
@@ -250,9 +251,9 @@ print(json.dumps(seen))
         assert calls, "the server would have seen it"
 
 
-def test_the_network_namespace_alone_reaches_no_server(_machine: Verdict) -> None:
+def test_the_network_namespace_alone_reaches_no_server(machine: Verdict) -> None:
     """The same without the filter: each of the two layers is enough."""
-    need(_machine, "network namespace")
+    need(machine, "network namespace")
     with listening(socket.AF_INET, ("127.0.0.1", 0)) as (where, calls):
         source = TRY + f"attempt('tcp', lambda: socket.create_connection({tuple(where)!r}, 2))\nprint(json.dumps(seen))"
         verdict = attack(source, without=("seccomp", "landlock"))
@@ -261,7 +262,7 @@ def test_the_network_namespace_alone_reaches_no_server(_machine: Verdict) -> Non
         assert not calls
 
 
-# ------------------------------------------------------------------------------------------------ signals, other processes
+# ------------------------------------------------------------------------------------------------ signals, processes
 
 
 def test_signals_reach_nobody(without: tuple[str, ...]) -> None:
@@ -370,7 +371,9 @@ BOMBS: dict[str, tuple[str, set[str]]] = {
     "huge mapping": ("import mmap\nx = mmap.mmap(-1, 10 ** 11)", {"failed"}),
     "recursion": ("def f(): f()\nf()", {"failed"}),
     "deep recursion": (
-        "import sys\nsys.setrecursionlimit(10 ** 9)\nclass A:\n    def __getattr__(self, n): return getattr(self, n)\nA().x",
+        "import sys\nsys.setrecursionlimit(10 ** 9)\n"
+        "class A:\n    def __getattr__(self, n): return getattr(self, n)\n"
+        "A().x",
         {"failed", "memory"},
     ),
     "huge integer": ("x = 10 ** (10 ** 9)", {"timeout", "memory"}),
@@ -390,9 +393,9 @@ BOMBS: dict[str, tuple[str, set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def bombs(_machine: Verdict) -> dict[str, Verdict]:
+def bombs(machine: Verdict) -> dict[str, Verdict]:
     """All bombs at once, two at a time, with honest programs between them: that is what a bomb must not spoil."""
-    limits = Limits(seconds=2.0, memory=1 << 28)
+    limits = Limits(seconds=3.0, memory=3 << 25)
     programs: list[Program] = []
     for source, _ in BOMBS.values():
         programs += [Program(source), HONEST]
@@ -433,15 +436,15 @@ print("started")
 """
 
 
-def test_a_fork_bomb_that_may_fork_is_killed_to_the_last(_machine: Verdict) -> None:
-    need(_machine, "process limit")
+def test_a_fork_bomb_that_may_fork_is_killed_to_the_last(machine: Verdict) -> None:
+    need(machine, "process limit")
     verdict = attack(FORK_BOMB, limits=Limits(seconds=1, processes=8, threads=0))
     assert verdict.status == "timeout"
 
 
 @pytest.mark.parametrize("off", [(), ("namespaces",)], ids=["namespaces", "no-namespaces"])
-def test_a_process_that_leaves_its_group_dies_too(_machine: Verdict, off: tuple[str, ...]) -> None:
-    need(_machine, "process limit")
+def test_a_process_that_leaves_its_group_dies_too(machine: Verdict, off: tuple[str, ...]) -> None:
+    need(machine, "process limit")
     before = set(os.listdir("/proc"))
     verdict = attack(ESCAPE, limits=Limits(processes=2), without=off, required=())
     assert verdict.passed, verdict
@@ -451,16 +454,16 @@ def test_a_process_that_leaves_its_group_dies_too(_machine: Verdict, off: tuple[
     assert not left
 
 
-def test_memory_is_counted_over_all_processes(_machine: Verdict) -> None:
-    need(_machine, "process limit")
-    source = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(6 * 10 ** 7)\ntime.sleep(20)"
-    verdict = attack(source, limits=Limits(seconds=15, memory=1 << 28, processes=8))
+def test_memory_is_counted_over_all_processes(machine: Verdict) -> None:
+    need(machine, "process limit")
+    source = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(2 * 10 ** 7)\ntime.sleep(20)"
+    verdict = attack(source, limits=Limits(seconds=15, memory=3 << 25, processes=8))
     assert verdict.status == "memory"
 
 
-def test_processes_work_where_they_are_allowed(_machine: Verdict) -> None:
-    need(_machine, "process limit")
-    source = "import multiprocessing.pool\nimport os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1] >> 8)"
+def test_processes_work_where_they_are_allowed(machine: Verdict) -> None:
+    need(machine, "process limit")
+    source = "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1] >> 8)"
     verdict = run_program(source, limits=Limits(processes=2))
     assert (verdict.status, verdict.stdout) == ("passed", "7\n"), verdict
 
@@ -468,7 +471,10 @@ def test_processes_work_where_they_are_allowed(_machine: Verdict) -> None:
 def test_killing_the_tester_kills_the_program(tmp_path: Path) -> None:
     """A hard kill of the process that asked for the verdict leaves nothing behind."""
     call = "import lmcompose.evaluation.execution as e; e.run_program('while True: pass', limits=e.Limits(seconds=60))"
-    start = f"import sys, types; m = types.ModuleType('lmcompose'); m.__path__ = [{str(Path(execution.__file__).parent.parent)!r}]"
+    package = str(Path(execution.__file__).parent.parent)
+    start = (
+        f"import sys, types; m = types.ModuleType('lmcompose'); m.__path__ = [{package!r}]"  # without importing torch
+    )
     process = subprocess.Popen([sys.executable, "-c", f"{start}; sys.modules['lmcompose'] = m; {call}"])
     deadline = time.monotonic() + 60
     below: list[int] = []
@@ -500,7 +506,12 @@ FORGE = {
         "builtins.abs = builtins.all = lambda *a: True\n"
         "builtins.BaseException = KeyboardInterrupt"
     ),
-    "kills": "import os, signal\nfor p in (os.getppid(), 1):\n    try: os.kill(p, signal.SIGKILL)\n    except OSError: pass",
+    "kills": (
+        "import os, signal\n"
+        "for pid in (os.getppid(), 1):\n"
+        "    try: os.kill(pid, signal.SIGKILL)\n"
+        "    except OSError: pass"
+    ),
     "writes to every pipe": (
         "import os, json\n"
         'for text in (b\'passed\', b\'{"passed": true}\', b\'{"token": true}\', b\'{"value": {"int": "5"}}\'):\n'
@@ -508,7 +519,9 @@ FORGE = {
         "        try: os.write(fd, len(text).to_bytes(8, 'big') + text)\n"
         "        except OSError: pass"
     ),
-    "exits later": "import atexit, os, threading\natexit.register(os._exit, 0)\nthreading.Timer(0.01, os._exit, (0,)).start()",
+    "exits later": (
+        "import atexit, os, threading\natexit.register(os._exit, 0)\nthreading.Timer(0.01, os._exit, (0,)).start()"
+    ),
     "replaces the sandbox": (
         "import sys\n"
         "for name, module in list(sys.modules.items()):\n"
@@ -534,7 +547,7 @@ def add(a, b): return Anything()
 
 
 @pytest.fixture(scope="module")
-def forged(_machine: Verdict) -> dict[str, tuple[Verdict, Verdict]]:
+def forged(machine: Verdict) -> dict[str, tuple[Verdict, Verdict]]:
     """Each forger before tests of their own, and with the assertion in the same program; honest programs between."""
     programs: list[Program] = []
     for source in FORGE.values():
@@ -597,23 +610,23 @@ def test_a_function_that_cheats_does_not_pass() -> None:
 
 
 def test_the_program_never_holds_its_tests() -> None:
-    """It searches all its memory, also that of the interpreter, for a word of the tests."""
+    """It searches what its interpreter holds for a word of the tests, and for one of its own that it does find."""
     source = """
-import gc, sys
-def find(word):
-    here = sys._getframe()
-    texts = [o for o in gc.get_objects() if isinstance(o, (dict, list, tuple))]
-    return sum(word in str(t) for t in texts[:20000] if t is not here.f_locals)
-def add(a, b):
-    return find("expected" + "Answer77")
+import gc
+own = ["a word of its own"]
+def find(*parts):
+    word = "".join(parts)
+    return any(word in str(o) for o in gc.get_objects() if isinstance(o, (dict, list, tuple)) and len(o) < 1000)
+def finds(): return find("a word", " of its own"), find("expected", "Answer77")
 """
-    assert run_program(source, "expectedAnswer77 = 0\nassert add(2, 3) == expectedAnswer77").passed
+    verdict = run_program(source, "expectedAnswer77 = 0\nassert finds() == (True, False)")
+    assert verdict.passed, verdict
 
 
 def test_plain_values_travel_both_ways_unchanged() -> None:
     values = [
-        None, True, 0, -(10**40), 1.5, -0.0, float("inf"), 2j, "a\ud800é\n", b"\0x", bytearray(b"y"), (1, (2,)), [[], [1]],
-        {1: {2}, "k": [3.0], (1, 2): None}, frozenset({1}), range(3, 9, 2),
+        None, True, 0, -(10**40), 1.5, -0.0, float("inf"), 2j, "a\ud800é\n", b"\0x", bytearray(b"y"), (1, (2,)),
+        [[], [1]], {1: {2}, "k": [3.0], (1, 2): None}, frozenset({1}), range(3, 9, 2),
     ]  # fmt: skip
     tests = "\n".join(
         f"v = {value!r}\nr = same(v)\nassert r == v and type(r) is type(v) and repr(r) == repr(v), (r, v)"
@@ -690,10 +703,13 @@ def test_the_reason_says_what_happened(source: str, tests: str, status: str, par
 
 
 def test_standard_streams_and_times() -> None:
-    source = "import sys\nprint(input().upper())\nprint('é', file=sys.stderr)\nwhile not sum(range(10 ** 6)): pass"
+    source = "import sys\nprint(input().upper())\nprint('é', file=sys.stderr)"
     verdict = run_program(source, stdin="hello\nrest")
     assert (verdict.status, verdict.stdout, verdict.stderr, verdict.reason) == ("passed", "HELLO\n", "é\n", "")
-    assert 0 < verdict.cpu_seconds < verdict.seconds + 1
+    busy = run_program("while True: pass", limits=Limits(seconds=1.5))
+    idle = run_program("import time\ntime.sleep(100)", limits=Limits(seconds=1.5))
+    assert 0 < idle.cpu_seconds < busy.cpu_seconds < busy.seconds + 1
+    assert 1.5 <= idle.seconds < 10
     long = run_program("print('x' * 500)", limits=Limits(output=100))
     assert (long.status, long.stdout) == ("output", "x" * 100)
 
@@ -728,7 +744,7 @@ def test_nothing_runs_unless_it_is_allowed(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("guard", ["network", "files"])
-def test_a_machine_without_a_guard_runs_nothing(guard: str) -> None:
+def test_amachine_without_a_guard_runs_nothing(guard: str) -> None:
     """Fail closed: with every layer off that would guard it, the program is refused, and the reason names the guard."""
     off = {"network": ("namespaces", "seccomp"), "files": ("root folder", "landlock")}[guard]
     verdict = run_program("print('ran')", without=off)

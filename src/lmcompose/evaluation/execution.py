@@ -266,8 +266,8 @@ def score_problems(
         problems: for each problem the programs that were drawn for it, at least max(k) of them.
 
     Raises:
-        ConfigurationError: as for `run_programs`, or a program has no tests, or a problem has fewer programs than a k asks for; known before any
-            program is run.
+        ConfigurationError: as for `run_programs`, or a program has no tests, or a problem has fewer programs than a k
+            asks for; known before any program is run.
     """
     check_allowed(allow)
     if any(not program.tests for programs in problems for program in programs):

@@ -154,7 +154,7 @@ def run_tests(
         for name in functions or _free(names):
             module.__dict__[name] = Remote({"name": name}, ask)
         exec(_compiled(tests, "tests.py"), module.__dict__)
-        verdict = {"passed": True}
+        verdict: dict[str, Any] = {"passed": True}
     except BaseException as error:
         verdict = {"error": type(error).__name__, "reason": _one_line(error)}
     send(verdict_to, verdict)

@@ -31,10 +31,12 @@ def encode(value: Any, keep: Callable[[Any], int]) -> Any:
         return {"complex": [float.hex(value.real), float.hex(value.imag)]}
     if isinstance(value, dict):
         return {"dict": [[encode(part, keep) for part in pair] for pair in dict.items(value)]}
-    for kind in (list, tuple, set, frozenset):
+    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
+    for kind in kinds:
         if isinstance(value, kind):
             return {kind.__name__: [encode(part, keep) for part in kind.__iter__(value)]}
-    for binary in (bytes, bytearray):
+    binaries: tuple[Any, ...] = (bytes, bytearray)
+    for binary in binaries:
         if isinstance(value, binary):
             return {binary.__name__: binary.hex(value)}
     if type(value) is range:
