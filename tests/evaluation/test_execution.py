@@ -218,9 +218,11 @@ def listening(family: int, address: object) -> Iterator[tuple[object, list[objec
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield server.getsockname(), calls
-        over.set()
-        thread.join()
+        try:
+            yield server.getsockname(), calls
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_no_socket_reaches_a_server(tmp_path: Path, without: tuple[str, ...]) -> None:
