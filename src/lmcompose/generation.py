@@ -167,7 +167,8 @@ class ComposedGenerationMixin(GenerationMixin):
         cache = kwargs.get(CACHE_ARGUMENT)
         if attention_mask is None or attention_mask.ndim != 2 or cache is None or not cache.is_compileable:
             return attention_mask
-        if kwargs.get("inputs_embeds", kwargs.get("input_ids")).shape[1] > 1 and has_state(cache):
+        new = kwargs["input_ids"] if "input_ids" in kwargs else kwargs["inputs_embeds"]
+        if new.shape[1] > 1 and has_state(cache):
             return attention_mask
         missing = cache.get_max_length() - attention_mask.shape[1]
         return nn.functional.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
