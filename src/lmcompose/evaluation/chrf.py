@@ -20,7 +20,7 @@ Pairs = Sequence[tuple[str, str]]
 
 def sentence(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, tuple[str, str]]:
     """What one sentence adds to each metric, as lm-eval's `process_results`: its reference and its translation."""
-    return {metric: (doc["english"], results[0]) for metric in BETAS}
+    return dict.fromkeys(BETAS, (doc["english"], results[0]))
 
 
 def chrf1(pairs: Pairs) -> float:

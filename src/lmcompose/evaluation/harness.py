@@ -21,6 +21,7 @@ import torch
 
 from lmcompose.errors import ConfigurationError
 
+# ruff: noqa: E402  (the message stands before the imports that all need lm-eval)
 INSTALL = "Evaluating takes lm-eval, which is not installed here: pip install 'lmcompose[eval]'"
 try:
     import lm_eval.evaluator
@@ -271,8 +272,8 @@ def _count_cut(lm: ComposedLM, samples: Sequence[Mapping[str, Any]]) -> int:
     )
 
 
-def _room(lm: ComposedLM, answer: Any) -> str | int:
-    return int(answer.get("max_gen_toks", lm.max_gen_toks)) if isinstance(answer, dict) else str(answer)
+def _room(lm: ComposedLM, answer: dict[str, Any] | str) -> str | int:
+    return int(answer.get("max_gen_toks") or lm.max_gen_toks) if isinstance(answer, dict) else answer
 
 
 # --------------------------------------------------------------------------------------------------------------- files

@@ -72,7 +72,7 @@ def _ours(name: str, data: str | None) -> dict[str, Task] | None:
     if name in LANGUAGES:
         return {f"{name}_{code}": _build(name, f"{name}_{code}", data, code) for code in LANGUAGES[name](data)}
     beginning, _, code = name.partition("_")
-    if beginning not in LANGUAGES or not code or name.startswith("mgsm_") and code.count("_"):  # mgsm_direct_sw
+    if beginning not in LANGUAGES or not code or (name.startswith("mgsm_") and code.count("_")):  # mgsm_direct_sw
         return None
     known = LANGUAGES[beginning](data)
     if code not in known:
