@@ -97,9 +97,9 @@ def evaluate(
     settings, output = settings or Settings(), Path(output)
     _check_names(models)
     found = find_tasks(tasks, None if data is None else str(data))
+    stamps = {name: _stamp(task) for name, task in found.items()}
     for task in found.values():
         _configure(task, settings)
-    stamps = {name: _stamp(task, settings) for name, task in found.items()}
     described = {label: describe(source, trust_remote_code, use_safetensors) for label, source in models.items()}
     results: dict[str, dict[str, Result]] = {label: {} for label in models}
     for label in models:  # all of them, before the first model is loaded
@@ -202,14 +202,11 @@ def _configure(task: Task, settings: Settings) -> None:
         task.set_config(key="generation_kwargs", value={"max_gen_toks": settings.max_new_tokens}, update=True)
 
 
-def _stamp(task: Task, settings: Settings) -> str:
+def _stamp(task: Task) -> str:
     """What a task is, with its data: another prompt, another extraction or other examples give another stamp."""
-    config = {
-        key: value for key, value in task.dump_config().items() if key not in ("dataset_kwargs", "metadata", "task")
-    }
-    examples = task.eval_docs
-    chosen = [examples[number] for number in range(min(len(examples), settings.limit or len(examples)))]
-    return digest([config, chosen])
+    left_out = ("dataset_kwargs", "metadata", "task")
+    config = {key: value for key, value in task.dump_config().items() if key not in left_out}
+    return digest([config, list(task.eval_docs)])
 
 
 def _run(lm: ComposedLM, task: Task, settings: Settings, file: Path, key: str) -> Result:
