@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lmcompose.evaluation.extraction import NO_ANSWER, first_lines, number, numbers, short_answer, short_answers
@@ -87,3 +90,12 @@ def test_filters_keep_every_response() -> None:
     assert numbers(responses, []) == [["4", NO_ANSWER], [NO_ANSWER]]
     assert short_answers(responses, []) == [["4", "none"], [NO_ANSWER]]
     assert first_lines([["\n  A line. \nAnother", ""]], []) == [["A line.", ""]]
+
+
+def test_the_table_of_the_docs_is_true() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    table = text.partition("| what the model writes | the number |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(.+)` \| (.+) \|$", table, re.MULTILINE)
+    assert len(found) > 5
+    for written, expected in found:
+        assert number(written) == (None if expected.startswith("none") else expected)
