@@ -20,6 +20,7 @@ from lmcompose.reference import MemberReference
 
 RECORDED_PACKAGES = (
     "lmcompose", "torch", "transformers", "safetensors", "accelerate", "datasets", "peft", "trl", "bitsandbytes",
+    "lm_eval", "sacrebleu",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import typer
 from lmcompose.cli.combine import combine
 from lmcompose.cli.commands import Commands
 from lmcompose.cli.demo import demo
+from lmcompose.cli.evaluate import evaluate
 from lmcompose.cli.generate import generate
 from lmcompose.cli.inspect import inspect
 from lmcompose.cli.overhead import overhead
@@ -54,7 +55,7 @@ def _options(
     """Options that stand before the verb."""
 
 
-for verb in (demo, train, combine, generate, trace, overhead, inspect):
+for verb in (demo, train, combine, generate, evaluate, trace, overhead, inspect):
     app.command()(verb)
 
 
