@@ -11,7 +11,7 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from lmcompose.errors import ConfigurationError, nearest
+from lmcompose.errors import ConfigurationError, DataError, nearest
 from lmcompose.evaluation.tasks import data as datasets
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def find_tasks(names: Sequence[str], data: str | None = None) -> dict[str, Task]
 
     Raises:
         ConfigurationError: there is no such task.
-        DataError: the data are not there, or not in the layout of their source.
+        DataError: the data are not there, not in the layout of their source, or not to be had from the hub.
     """
     found: dict[str, Task] = {}
     rest = []
@@ -97,4 +97,9 @@ def _of_lm_eval(names: Sequence[str]) -> dict[str, Task]:
                 f"There is no task '{name}', neither here nor in lm-eval.{nearest(name, [*ours, *manager.all_tasks])} "
                 f"Here are {', '.join(ours)}; `lm-eval ls tasks` lists the others."
             )
-    return dict(manager.load(list(names))["tasks"])
+    try:
+        return dict(manager.load(list(names))["tasks"])
+    except Exception as error:  # the hub, the network and a task's own code have no common error
+        raise DataError(
+            f"lm-eval could not set up {', '.join(names)}: {str(error).partition(chr(10))[0]} Its data are on the hub."
+        ) from error
