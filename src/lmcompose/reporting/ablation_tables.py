@@ -70,10 +70,13 @@ def work_grid(result: Result) -> Grid:
     """What was trained, on what, and for how long."""
     trained = result["trained"]
     tokens = sum(source["tokens"] for source in trained["data"])
+    training = result["recipe"]["training"]
+    seen = trained["steps"] * training.get("batch_size", 8) * training.get("max_length", 512)
     rows = [
         ["trained parameters", count(trained["parameters"])],
         ["optimizer steps", f"{trained['steps']:,}"],
-        ["tokens of data, held out ones too", f"{tokens:,}"],
+        ["tokens of data, held-out ones too", f"{tokens:,}"],
+        ["tokens in training, at most", f"{seen:,}"],
         *([f"training, {title}", _durations(trained["seconds"][name])] for name, title in result["arms"].items()),
     ]
     return Grid("The work", ["what", "how much"], rows, notes=[f"{result['machine']['threads']} thread(s)."])

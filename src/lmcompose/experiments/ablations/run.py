@@ -60,6 +60,7 @@ def run(
         raise ConfigurationError("Give at least one arm and one seed.")
     titles = {name: arm_named(name).title for name in arms}
     written = read_recipe(path, TrainingRecipe)
+    recipe_said = written.model_dump(exclude_defaults=True)  # what later versions add is not in it
     base = path.resolve().parent
     models = RecipeModels.located(written, base)
     tokenizer = models.tokenizer()
@@ -71,20 +72,20 @@ def run(
         for name in arms:
             place = stages.folder / name / f"seed-{seed}"
             runs[name].append(_trained(write_recipe(written, base, name, seed, place), console))
-            stamp = stamp_of(written, name, seed, runs[name][-1]["results"]["data"])
+            stamp = stamp_of(recipe_said, name, seed, runs[name][-1]["results"]["data"])
             if name == arms[0] and seed == seeds[0]:
                 before = _scored(stages, place, documents, "the anchor alone", stamp, alone=True)
             scored[name].append(_scored(stages, place, documents, f"{titles[name]}, seed {seed}", stamp))
         scored[ANCHOR_ALONE].append(before)
     for name, source in models.sources.items():
         if name != ANCHOR:
-            alone = _alone(stages, name, source, documents, tokenizer, stamp_of(written, name))
+            alone = _alone(stages, name, source, documents, tokenizer, stamp_of(recipe_said, name))
             scored[f"{ALONE}{name}"] = [alone] * len(seeds)
     sizes = lengths(documents, tokenizer)
     first = runs[arms[0]][0]["results"]
     return {
         "what": "ablations",
-        **run_record(written.model_dump(exclude_defaults=True), command=command),
+        **run_record(recipe_said, command=command),
         "recipe_name": path.name,
         "seeds": list(seeds),
         "arms": titles,
@@ -92,7 +93,7 @@ def run(
         "trained": {
             "steps": first["steps"],
             "parameters": first["trained_parameters"],
-            "data": first["data"],
+            "data": [{**each, "source": Path(each["source"]).name} for each in first["data"]],
             "seconds": {name: [each["results"]["seconds"] for each in runs[name]] for name in arms},
         },
         **compared(scored, sizes, arms),
