@@ -88,6 +88,9 @@ def workplace(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         shim.parent.mkdir(exist_ok=True)
         shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
         shim.chmod(0o755)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
