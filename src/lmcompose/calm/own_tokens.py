@@ -14,6 +14,7 @@ import torch
 from lmcompose.alignment.rows import Rows
 from lmcompose.alignment.spans import Aligner
 from lmcompose.cache import ComposedCache, realign
+from lmcompose.calm.prompts import document_starts
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,7 @@ def _documents(positions: torch.Tensor | None, length: int) -> list[slice]:
     """The packed documents of a row: a position that does not follow the one before it begins another."""
     if positions is None:
         return [slice(0, length)]
-    breaks = (positions[1:] != positions[:-1] + 1).nonzero().flatten().add(1).tolist()
-    edges = [0, *breaks, length]
+    edges = [*document_starts(positions[None])[0].nonzero().flatten().tolist(), length]
     return [slice(left, right) for left, right in itertools.pairwise(edges)]
 
 

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics import CHRF
 
+from lmcompose.evaluation.chrf import BETAS
 from lmcompose.evaluation.statistics import corpus_scores, percentiles
 from lmcompose.experiments.gaps import gap_closed
-
-BETAS = {"chrf1": 1, "chrf2": 2}
-"""chrF by its beta: the CALM paper's chrF1, and sacrebleu's default."""
 
 
 def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 1_000, seed: int = 0) -> dict[str, Any]:
