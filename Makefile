@@ -73,6 +73,7 @@ setup: $(READY)  ## make the environment in .venv
 # ---------------------------------------------------------------------------------------------------- the main job
 
 .PHONY: demo demo-from-nothing ready-members reproduce-kv roads stories real-pairs proxy-stories proxy-translation
+.PHONY: evidence reproduce
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -104,6 +105,16 @@ proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: ho
 
 proxy-translation: $(READY)  ## proxy-tuning on two pretrained models, translating into a language they hardly know: BASE=, SMALL=, HORNMT= and NTREX= name folders (2 hours of two cores for 1.5 and 0.5 billion parameters)
 	$(PYTHON) -m lmcompose.experiments.proxy_translation --base "$(BASE)" --small "$(SMALL)" --hornmt "$(HORNMT)" --ntrex "$(NTREX)"
+
+evidence: $(READY)  ## docs/evidence.md anew: each of the papers' claims beside what results/ holds
+	$(PYTHON) -m lmcompose.experiments.evidence --page docs/evidence.md
+
+reproduce:  ## every experiment that needs no download, at full size, then the evidence (five hours of one core)
+	$(MAKE) reproduce-kv SEEDS="0 1 2"
+	$(MAKE) roads
+	$(MAKE) stories
+	$(MAKE) proxy-stories
+	$(MAKE) evidence
 
 # ---------------------------------------------------------------------------------------------------------- checks
 

@@ -26,10 +26,14 @@ class Clock(BaseStreamer):
 
 
 def decode(
-    model: PreTrainedModel, input_ids: torch.Tensor, new_tokens: int, now: Callable[[], float] = time.perf_counter
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    new_tokens: int,
+    now: Callable[[], float] = time.perf_counter,
+    **options: Any,
 ) -> list[float]:
     """Decode greedily; returns the seconds that each token took, the first with the prompt."""
-    return decode_tokens(model, input_ids, new_tokens, now)[0]
+    return decode_tokens(model, input_ids, new_tokens, now, **options)[0]
 
 
 @torch.inference_mode()
@@ -38,16 +42,18 @@ def decode_tokens(
     input_ids: torch.Tensor,
     new_tokens: int,
     now: Callable[[], float] = time.perf_counter,
+    attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[list[float], torch.Tensor]:
-    """The same with the ids [batch, new]; `options` are further ones of `generate`."""
+    """The same with the ids [batch, new]; without a mask nothing is padding; `options` are further ones of `generate`."""
     clock = Clock(now)
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0, use_cache=True
     )
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     start = now()
     tokens = model.generate(
-        input_ids, attention_mask=torch.ones_like(input_ids), generation_config=settings, streamer=clock, **options
+        input_ids, attention_mask=mask, generation_config=settings, streamer=clock, **options
     )
     assert tokens.shape[1] == input_ids.shape[1] + new_tokens, "generation stopped early"
     arrivals = [start, *clock.times[1:]]

@@ -5,12 +5,14 @@
 Both compositions are made of the same two random models, and both models have the tokenizer in FOLDER; in one of them
 the augmenting model reads the text as if it had another one: the anchor's ids are turned into text and that into final
 tokens, row by row. So what differs is the alignment alone (the ratio's aim is 1.15), and not how many tokens there
-are. Decoding by `generate`, and training steps of forward, loss, backward and AdamW on pieces of a text; all take
+are. Decoding by `generate`, of prompts of one length and, in a batch, of unlike ones, whose padding a mask keeps out in
+both; and training steps of forward, loss, backward and AdamW on pieces of a text; all take
 turns in one process, and medians are reported. The lag is what alignment costs beside time: how far the augmenting
 model trails the text. Run nothing else meanwhile.
 """
 
 import argparse
+import functools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +57,12 @@ def text_rows(options: argparse.Namespace, model: Any, rows: int, length: int) -
     return ids[: rows * length].view(rows, length).to(options.device)
 
 
+def left_padding(rows: int, length: int, device: str) -> torch.Tensor:
+    """The mask [rows, length] of prompts that are from half of `length` to all of it long."""
+    longest = torch.linspace(length // 2, length, rows).round()
+    return (torch.arange(length) >= length - longest[:, None]).long().to(device)
+
+
 def training_step(model: Any, ids: torch.Tensor) -> Callable[[], float]:
     """A function that takes one step and returns its loss."""
     optimizer = torch.optim.AdamW([parameter for _, parameter in model.composition_parameters()], lr=1e-4)
@@ -91,8 +99,10 @@ def main() -> None:
     now = prepare(options)
     models = {arm: composition(options, arm, DTYPES[options.dtype]) for arm in ARMS}
 
-    def decoding(arm: str, batch: int) -> float:
-        times = decode(models[arm], text_rows(options, models[arm], batch, options.prompt), options.new_tokens, now)
+    def decoding(arm: str, batch: int, padded: bool) -> float:
+        ids = text_rows(options, models[arm], batch, options.prompt)
+        mask = left_padding(batch, options.prompt, options.device) if padded else None
+        times = decode(models[arm], ids, options.new_tokens, now, attention_mask=mask)
         return sum(times) / len(times)
 
     steps = {
@@ -105,10 +115,11 @@ def main() -> None:
         steps[arm]()  # ends with reading the loss, which waits for the device
         return now() - start
 
-    jobs: dict[str, Callable[[str], float]] = {
-        f"decoded token, batch {batch}": lambda arm, batch=batch: decoding(arm, batch)  # type: ignore[misc]
-        for batch in options.batches
-    }
+    jobs: dict[str, Callable[[str], float]] = {}
+    for batch in options.batches:
+        for padded in (False, True) if batch > 1 else (False,):
+            name = f"decoded token, batch {batch}" + (", prompts of unlike lengths" if padded else "")
+            jobs[name] = functools.partial(decoding, batch=batch, padded=padded)
     jobs["training step"] = training
     rows = []
     with Progress(transient=True) as progress:

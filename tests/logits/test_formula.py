@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lmcompose.errors import ConfigurationError
-from lmcompose.logits.formula import MAX_DEPTH, MAX_TOKENS, Formula, check_not_cancelled, parameter, parse, term
+from lmcompose.logits.formula import Formula, check_not_cancelled, parameter, parse, term
+from lmcompose.logits.parsing import MAX_DEPTH, MAX_TOKENS
 
 MEMBERS = ("base", "expert", "antiexpert")
 

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from lmcompose.errors import DataError
+from lmcompose.reporting.pages import with_measured
 from lmcompose.reporting.paper import KV_TASKS
 from lmcompose.reporting.tables import Grid, accuracy, count, duration
 
 Result = dict[str, Any]
-
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-"""What stands between the two in a page is written by `with_section`."""
 
 
 def roads_grids(result: Result) -> list[Grid]:
@@ -26,14 +23,10 @@ def with_section(page: str, result: Result) -> str:
     """`page` with its marked part made anew from `result`.
 
     Raises:
-        DataError: the page has no part that is marked with `BEGIN` and `END`.
+        DataError: as in `with_measured`.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise DataError(f"The page has no part between '{BEGIN}' and '{END}' to write the tables into. Put both there.")
     figure = "![The roads beside the default](../results/kv_arithmetic/roads.png)\n"
-    return f"{before}{BEGIN}\n\n{roads_markdown(result)}\n{figure}\n{END}{after}"
+    return with_measured(page, f"{roads_markdown(result)}\n{figure}")
 
 
 def accuracy_grid(result: Result) -> Grid:

@@ -27,7 +27,8 @@ from lmcompose.experiments.kv_arithmetic.profiles import PROFILES
 from lmcompose.experiments.kv_arithmetic.roads import DEFAULT, ROADS, Road, figures, write_report
 from lmcompose.experiments.kv_arithmetic.run import _load_member, ready_members
 from lmcompose.experiments.kv_arithmetic.task import Kind, Task
-from lmcompose.reporting.road_tables import BEGIN, END, roads_grids, with_section
+from lmcompose.reporting.pages import BEGIN, END
+from lmcompose.reporting.road_tables import roads_grids, with_section
 from tests.experiments.kv_arithmetic.test_run import MEMBER, TASK, TINY
 
 ROOT = Path(__file__).parents[3]
