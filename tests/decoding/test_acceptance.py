@@ -9,13 +9,13 @@ from lmcompose.decoding.acceptance import (
     accept_greedy,
     accept_sampled,
     emit_greedy,
-    emit_sampled,
     ended,
     lockstep,
     residual,
 )
 from lmcompose.errors import ConfigurationError
 from tests.decoding.chances import p_value
+from tests.decoding.rounds import emit_sampled
 from tests.decoding.test_acceptance_law import PROMPTS, VOCAB, follow
 
 

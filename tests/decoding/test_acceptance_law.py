@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from lmcompose.decoding import acceptance
-from lmcompose.decoding.acceptance import accept_sampled, emit_accepted, emit_sampled, lockstep
+from lmcompose.decoding.acceptance import accept_sampled, emit_accepted, lockstep
 from tests.decoding.chances import SURE, cells, p_value
+from tests.decoding.rounds import emit_sampled
 
 VOCAB, LENGTH = 4, 3
 PROMPTS = torch.tensor([[0, 1], [3, 2], [2, 2]])  # of the rows of a batch
@@ -260,7 +261,7 @@ def test_a_wrong_rule_is_caught(
 
 
 def one_by_one(round_: Round) -> tuple[torch.Tensor, torch.Tensor]:
-    """`emit_sampled` itself, called for each batch."""
+    """The functions themselves, called for each batch."""
     tokens, counts = torch.zeros(len(round_.draft), round_.draft.shape[1] + 1, dtype=torch.long), []
     for start in range(0, len(round_.draft), round_.batch):
         rows = slice(start, start + round_.batch)

@@ -56,7 +56,11 @@ def accept_sampled(
 
     Returns:
         [B], from 0 to k.
+
+    Raises:
+        ConfigurationError: the shapes do not belong together.
     """
+    _check_shapes(draft, target_probs, draft_probs)
     chosen = draft[..., None]
     q = draft_probs.gather(-1, chosen).squeeze(-1)
     p = target_probs[:, : draft.shape[1]].gather(-1, chosen).squeeze(-1)
@@ -136,41 +140,6 @@ def emit_greedy(
     return Emitted(_padded(torch.cat([draft[:, :kept], last], dim=1), finished, pad_id), kept, accepted)
 
 
-def emit_sampled(
-    draft: torch.Tensor,
-    draft_probs: torch.Tensor,
-    target_probs: torch.Tensor,
-    *,
-    generator: torch.Generator | None = None,
-    ends: torch.Tensor | None = None,
-    finished: torch.Tensor | None = None,
-    pad_id: int = 0,
-) -> Emitted:
-    """One round for a batch in lockstep: tokens distributed as if each row had been sampled from the target alone.
-
-    Args:
-        draft: [B, k], drawn from `draft_probs` for this round: what was thrown away before must not come back. k = 0
-            is a plain step.
-        draft_probs: [B, k, V] the drafter's distributions.
-        target_probs: [B, k or k + 1, V] the target's final distributions; the last of k + 1 is for the token after the
-            draft.
-        generator: on the device of the probabilities; torch's own by default.
-        ends: [B, k] bool, the drafted tokens that end their row: a row that accepts one holds no other row back.
-        finished: [B] bool, rows that write no more: they get `pad_id`, hold no other row back, and may hold NaN.
-        pad_id: the token of finished rows.
-
-    Raises:
-        ConfigurationError: the shapes do not belong together.
-        RuntimeError: (torch) an unfinished row has NaN or nothing but zeros for probabilities, as in plain sampling.
-    """
-    _check_shapes(draft, target_probs, draft_probs)
-    uniforms = torch.rand(draft.shape, generator=generator, device=draft.device)
-    accepted = accept_sampled(draft, draft_probs, target_probs, uniforms)
-    return emit_accepted(
-        draft, draft_probs, target_probs, accepted, generator=generator, ends=ends, finished=finished, pad_id=pad_id
-    )
-
-
 def emit_accepted(
     draft: torch.Tensor,
     draft_probs: torch.Tensor,
@@ -182,11 +151,27 @@ def emit_accepted(
     finished: torch.Tensor | None = None,
     pad_id: int = 0,
 ) -> Emitted:
-    """The second half of `emit_sampled`, for rows that accepted `accepted` [B] tokens.
+    """One round for a batch in lockstep: tokens distributed as if each row had been sampled from the target alone.
 
     All rows keep the same number m of drafted tokens (`lockstep`). At the cut, a row that was refused there draws from
     its residual, a row that accepted more emits its accepted token, and when every row accepted the whole draft each
     draws one more token from the target, where that was scored.
+
+    Args:
+        draft: [B, k], drawn from `draft_probs` for this round: what was thrown away before must not come back. k = 0
+            is a plain step.
+        draft_probs: [B, k, V] the drafter's distributions.
+        target_probs: [B, k or k + 1, V] the target's final distributions; the last of k + 1 is for the token after the
+            draft.
+        accepted: [B] how many tokens each row accepted, by `accept_sampled`.
+        generator: on the device of the probabilities; torch's own by default.
+        ends: [B, k] bool, the drafted tokens that end their row: a row that accepts one holds no other row back.
+        finished: [B] bool, rows that write no more: they get `pad_id`, hold no other row back, and may hold NaN.
+        pad_id: the token of finished rows.
+
+    Raises:
+        ConfigurationError: the shapes do not belong together.
+        RuntimeError: (torch) an unfinished row has NaN or nothing but zeros for probabilities, as in plain sampling.
     """
     _check_shapes(draft, target_probs, draft_probs)
     length = draft.shape[1]
