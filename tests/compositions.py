@@ -81,13 +81,18 @@ def random_composition(pair: Pair, *arguments: Any, seed: int = 0, **keywords: A
     return randomise(untrained_composition(pair, *arguments, **keywords), seed)
 
 
-def randomise(model: CalmForCausalLM, seed: int = 0, std: float = 0.1) -> CalmForCausalLM:
-    """Draw every composition parameter, W_O too, from N(0, std^2), and assert that the logits show it."""
+def draw(model: CalmForCausalLM, seed: int = 0, std: float = 0.1) -> None:
+    """Draw every composition parameter, W_O too, from N(0, std^2)."""
     generator = torch.Generator().manual_seed(seed + 77)
     with torch.no_grad():
         for _, parameter in model.composition_parameters():
             drawn = torch.randn(parameter.shape, generator=generator) * std
             parameter.copy_(drawn.to(parameter.device, parameter.dtype))
+
+
+def randomise(model: CalmForCausalLM, seed: int = 0, std: float = 0.1) -> CalmForCausalLM:
+    """Draw every composition parameter, W_O too, from N(0, std^2), and assert that the logits show it."""
+    draw(model, seed, std)
     ids = random_ids(2, 10, seed=3).to(model.device)
     with torch.no_grad():
         logits = model(ids).logits

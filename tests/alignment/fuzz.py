@@ -28,7 +28,7 @@ from lmcompose.card import run_record
 from lmcompose.errors import DataError
 from lmcompose.folders import write_json_atomic
 from tests.alignment.test_spans import between, check_row, real_folders, special_of
-from tests.compositions import assert_same_logits, plain_logits, randomise
+from tests.compositions import DIFFERENT, assert_same_logits, draw, plain_logits
 from tests.tiny import padded, tiny_model
 from tests.tokenizers import FAMILIES, family, plain_ids, random_rows, random_text
 
@@ -54,13 +54,17 @@ def check_alignment(
 
 
 def check_generation(anchor: str, augmenting: str, seed: str, rows: int = 3) -> int:
-    """A batch of random texts, left-padded: what the cache makes of every token is what recomputation does."""
+    """A batch of random texts, left-padded: what the cache makes of every token is what recomputation does.
+
+    Of a text of which nothing became visible, all that can be asked is that the composition says what its anchor says.
+    """
     generator = random.Random(seed)
     members = [
         (tiny_model("llama", number, vocab_size=len(family(name))), family(name))
         for number, name in enumerate((anchor, augmenting))
     ]
-    model = randomise(lmcompose.compose(*members, every=2, alignment="spans"))
+    model = lmcompose.compose(*members, every=2, alignment="spans")
+    draw(model)
     texts = [plain_ids(members[0][1], random_text(generator))[:30] or [5] for _ in range(rows)]
     ids, mask, _ = padded([torch.tensor(text) for text in texts], "left")
     written = model.generate(
@@ -71,6 +75,13 @@ def check_generation(anchor: str, augmenting: str, seed: str, rows: int = 3) -> 
         whole = torch.cat([torch.tensor(text), written.sequences[row, ids.shape[1] :]])
         expected = plain_logits(model, whole[None, :-1])[0, len(text) - 1 :]
         assert_same_logits(torch.stack(written.logits)[:, row], expected)
+        with model.disable():
+            bare = plain_logits(model, whole[None, :-1])[0]
+        differs = (plain_logits(model, whole[None, :-1])[0] - bare).abs().amax(-1) > DIFFERENT
+        own, visible = model._aligners["augmenting"].align(whole[:-1])
+        blank = model.member("augmenting").config.pad_token_id  # its embedding is zero, and so is all that comes of it
+        speaks = [any(token != blank for token in own[:count]) for count in visible]
+        assert differs.tolist() == speaks, "the bridges do not show where they should"
     return sum(map(len, texts)) + rows * NEW
 
 
