@@ -21,8 +21,9 @@ from rich.progress import Progress
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lmcompose
-from decoding import decode
 from lmcompose.alignment.spans import TextAligner, lag
+from lmcompose.experiments.decode_times import decode
+from lmcompose.experiments.overhead.steps import training_step
 from members import DTYPES, add_machine_options, finish, prepare, random_config, record
 
 ARMS = ("shared", "own")
@@ -55,22 +56,6 @@ def text_rows(options: argparse.Namespace, model: Any, rows: int, length: int) -
     return ids[: rows * length].view(rows, length).to(options.device)
 
 
-def training_step(model: Any, ids: torch.Tensor) -> Callable[[], float]:
-    """A function that takes one step and returns its loss."""
-    optimizer = torch.optim.AdamW([parameter for _, parameter in model.composition_parameters()], lr=1e-4)
-
-    def step() -> float:
-        model.train()
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        model.eval()
-        return float(loss)
-
-    return step
-
-
 def main() -> None:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,7 +81,11 @@ def main() -> None:
         return sum(times) / len(times)
 
     steps = {
-        arm: training_step(model, text_rows(options, model, options.train_batch, options.length))
+        arm: training_step(
+            model,
+            [each for _, each in model.composition_parameters()],
+            text_rows(options, model, options.train_batch, options.length),
+        )
         for arm, model in models.items()
     }
 

@@ -108,5 +108,5 @@ def test_no_connection_is_refused():
 
 
 def test_the_documentation_shows_todays_table():
-    page = Path(__file__).parents[2] / "docs" / "overhead.md"
+    page = Path(__file__).parents[3] / "docs" / "overhead.md"
     assert markdown(worked_example()) in page.read_text(encoding="utf-8")

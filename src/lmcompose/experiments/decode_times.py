@@ -1,4 +1,4 @@
-"""How the decoding benchmarks take the time of each token: the arrivals at a streamer of `generate`."""
+"""How long each decoded token takes: the arrivals at a streamer of `generate`."""
 
 import itertools
 import time
