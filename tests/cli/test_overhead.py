@@ -43,6 +43,45 @@ def test_the_papers_example(run: Run) -> None:
         assert figure in text
 
 
+def test_lengths_change_attention_alone(run: Run, saved: Saved) -> None:
+    short, long = (
+        json.loads(run("overhead", saved.augmenting, saved.anchor, "--json", "--length", length).stdout)
+        for length in (8, 16)
+    )
+    assert short["rows"] == long["rows"]
+    # 4 heads of 8, for scores and values, in 3 layers; three times as much with the backward pass
+    added = long["training"]["methods"]["full"]["total"] - short["training"]["methods"]["full"]["total"]
+    assert added == 3 * (2 * 2 * 32 * 8 * 3)
+    assert long["decoding"]["anchor"] - short["decoding"]["anchor"] == added / 3
+
+
+@pytest.mark.slow
+def test_measure(run: Run, saved: Saved, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("w1 w2 w3 . " * 50)
+    options = ["--length", 16, "--batch", 1, "--new-tokens", 3, "--repetitions", 1, "--text", tmp_path / "text.txt"]
+    result = run("overhead", saved.augmenting, saved.anchor, "--measure", "--methods", "full,calm", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "Training by CALM" in result.stderr
+    report = json.loads(result.stdout)
+    plain = json.loads(run("overhead", saved.augmenting, saved.anchor, "--json", "--length", 16).stdout)
+    measured = report.pop("measured")
+    assert report == plain
+    assert list(measured["training"]) == ["calm", "full"]
+    for method, found in measured["training"].items():
+        assert found["trained"] == plain["training"]["methods"][method]["trained"]
+        full = measured["training"]["full"]["seconds_per_step"]
+        assert found["over_full"] == pytest.approx(found["seconds_per_step"] / full)
+        assert found["peak_bytes"] > 50 * 2**20
+    seconds = {
+        name: measured["decoding"][name]["seconds_per_token"] for name in ("anchor", "augmenting", "composition")
+    }
+    assert measured["decoding"]["over_anchor"] == pytest.approx(seconds["composition"] / seconds["anchor"])
+    together = seconds["anchor"] + seconds["augmenting"]
+    assert measured["decoding"]["over_members"] == pytest.approx(seconds["composition"] / together)
+    assert (measured["text"], measured["batch"], measured["length"]) == ("text.txt", 1, 16)
+    assert {"command", "versions", "machine"} <= measured.keys()
+
+
 def test_adapters_and_gguf_files(run: Run, saved: Saved, tmp_path: Path) -> None:
     adapter = lora(str(saved.anchor))
     adapter.save_pretrained(tmp_path / "tuned")
@@ -64,6 +103,16 @@ def test_bad_input(run: Run, saved: Saved, tmp_path: Path) -> None:
         ([], "Name two models"),
         ([saved.anchor], "Name the anchor model as well"),
         ([saved.anchor, saved.anchor, "--example"], "Name two models"),
+        (["--example", "--measure"], "The example has no weights to measure"),
+        (
+            [saved.augmenting, saved.anchor, "--methods", "calm,lara"],
+            "--methods: 'lara' is none of calm, lora, full. Did",
+        ),
+        ([saved.augmenting, saved.anchor, "--methods", ","], "--methods names none"),
+        (
+            [saved.augmenting, saved.anchor, "--measure", "--text", tmp_path / "no.txt"],
+            f"--text '{tmp_path / 'no.txt'}'",
+        ),
         ([tmp_path, saved.anchor], f"No model configuration at '{tmp_path}' (for the augmenting model)"),
         ([saved.augmenting, saved.folder], f"'{saved.folder}' (for the anchor model) is a saved composition"),
         ([saved.anchor, tmp_path / "no.gguf"], f"No model configuration at '{tmp_path / 'no.gguf'}' (for the anchor"),
