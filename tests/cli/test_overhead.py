@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from lmcompose.experiments.overhead import overhead_report, worked_example
+from lmcompose.experiments.overhead.measure import MEMBERS
 from tests.cli.conftest import Run, Saved, one_line
 from tests.test_adapters import lora, rewrite
 from tests.test_gguf import write_gguf
@@ -72,12 +73,10 @@ def test_measure(run: Run, saved: Saved, tmp_path: Path) -> None:
         full = measured["training"]["full"]["seconds_per_step"]
         assert found["over_full"] == pytest.approx(found["seconds_per_step"] / full)
         assert found["peak_bytes"] > 50 * 2**20
-    seconds = {
-        name: measured["decoding"][name]["seconds_per_token"] for name in ("anchor", "augmenting", "composition")
-    }
-    assert measured["decoding"]["over_anchor"] == pytest.approx(seconds["composition"] / seconds["anchor"])
-    together = seconds["anchor"] + seconds["augmenting"]
-    assert measured["decoding"]["over_members"] == pytest.approx(seconds["composition"] / together)
+    decoding = measured["decoding"]
+    anchor, augmenting, both = (decoding[name]["seconds_per_token"] for name in MEMBERS)
+    assert decoding["over_anchor"] == pytest.approx(both / anchor)
+    assert decoding["over_members"] == pytest.approx(both / (anchor + augmenting))
     assert (measured["text"], measured["batch"], measured["length"]) == ("text.txt", 1, 16)
     assert {"command", "versions", "machine"} <= measured.keys()
 
@@ -99,20 +98,15 @@ def test_adapters_and_gguf_files(run: Run, saved: Saved, tmp_path: Path) -> None
 
 
 def test_bad_input(run: Run, saved: Saved, tmp_path: Path) -> None:
+    pair, missing = (saved.augmenting, saved.anchor), tmp_path / "no.txt"
     for arguments, message in (
         ([], "Name two models"),
         ([saved.anchor], "Name the anchor model as well"),
         ([saved.anchor, saved.anchor, "--example"], "Name two models"),
         (["--example", "--measure"], "The example has no weights to measure"),
-        (
-            [saved.augmenting, saved.anchor, "--methods", "calm,lara"],
-            "--methods: 'lara' is none of calm, lora, full. Did",
-        ),
-        ([saved.augmenting, saved.anchor, "--methods", ","], "--methods names none"),
-        (
-            [saved.augmenting, saved.anchor, "--measure", "--text", tmp_path / "no.txt"],
-            f"--text '{tmp_path / 'no.txt'}'",
-        ),
+        ([*pair, "--methods", "calm,lara"], "--methods: 'lara' is none of calm, lora, full. Did you mean 'lora'"),
+        ([*pair, "--methods", ","], "--methods names none"),
+        ([*pair, "--measure", "--text", missing], f"--text '{missing}' cannot be read"),
         ([tmp_path, saved.anchor], f"No model configuration at '{tmp_path}' (for the augmenting model)"),
         ([saved.augmenting, saved.folder], f"'{saved.folder}' (for the anchor model) is a saved composition"),
         ([saved.anchor, tmp_path / "no.gguf"], f"No model configuration at '{tmp_path / 'no.gguf'}' (for the anchor"),

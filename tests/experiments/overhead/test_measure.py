@@ -113,7 +113,7 @@ def test_what_cannot_fit_is_refused(pair: tuple[str, str], monkeypatch: pytest.M
     }
     largest = max(needed, key=needed.__getitem__)
     monkeypatch.setattr(measuring, "memory", lambda: (needed[largest] - 1, 2**40))
-    with pytest.raises(ConfigurationError, match="needs .* before its first activation, and .* are free: leave it out"):
+    with pytest.raises(ConfigurationError, match=r"needs .* before its first .* are free: leave it out"):
         measuring.measure(*pair, report, measuring.read(*pair, TEXT, 1, 8, 4))
     others = [name for name in needed if name not in (largest, "decoding")]
     measuring.check_fits(*pair, report, others)
@@ -134,8 +134,20 @@ def test_an_adapter_and_quantized_weights_are_refused(pair: tuple[str, str], tmp
         measuring.needed_bytes(str(tmp_path / "packed"), pair[1], counted(pair), ["full"])
 
 
+def test_what_no_process_could_do_is_refused(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = measuring.read(*pair, TEXT, batch=1, length=126, prompt=4)
+    measuring.check_settings(*pair, reading, ["lora"], 2, "bfloat16")
+    with pytest.raises(ConfigurationError, match=r"none of float32, .* Did you mean 'bfloat16'"):
+        measuring.check_settings(*pair, reading, ["calm"], 2, "bfloat")
+    with pytest.raises(ConfigurationError, match=r"augmenting model\) has positions for 128 tokens, .* about 129"):
+        measuring.check_settings(*pair, reading, ["calm"], 125, None)
+    monkeypatch.setattr(measuring.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="PEFT, which is not installed"):
+        measuring.check_settings(*pair, reading, ["lora"], 2, None)
+
+
 def test_a_process_that_is_killed_and_one_that_raises() -> None:
-    with pytest.raises(ConfigurationError, match="measured LoRA was ended .* want of memory"):
+    with pytest.raises(ConfigurationError, match=r"measured LoRA was ended .* want of memory"):
         in_a_process_of_its_own("LoRA", os._exit, 137)
     with pytest.raises(ZeroDivisionError):
         in_a_process_of_its_own("LoRA", divmod, 1, 0)

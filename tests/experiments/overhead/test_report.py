@@ -11,7 +11,7 @@ from lmcompose.architecture import exact_parameters
 from lmcompose.calm.bridge import Bridge
 from lmcompose.errors import ConfigurationError
 from lmcompose.experiments.overhead import composition_parameters, overhead_report, worked_example
-from lmcompose.reporting.overhead_tables import overhead_markdown
+from lmcompose.reporting.overhead_tables import overhead_grids
 
 
 def rows_of(report):
@@ -158,6 +158,17 @@ def test_sizes_that_cannot_be_are_refused(option, message):
         overhead_report(config, config, **option)
 
 
-def test_the_documentation_shows_todays_table():
-    page = Path(__file__).parents[3] / "docs" / "overhead.md"
-    assert overhead_markdown(worked_example()) in page.read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[3] / "docs" / "overhead.md"
+REAL = Path(__file__).parents[3] / "results" / "overhead" / "smollm-gemma.json"
+
+
+def test_the_documentation_shows_todays_tables():
+    page = PAGE.read_text(encoding="utf-8")
+    for grid in overhead_grids(worked_example()):
+        assert grid.to_markdown() in page
+
+
+def test_the_documentation_shows_the_measured_pair():
+    page, result = PAGE.read_text(encoding="utf-8"), json.loads(REAL.read_text(encoding="utf-8"))
+    for grid in overhead_grids(result)[1:]:
+        assert grid.to_markdown() in page

@@ -4,6 +4,7 @@ What is measured stands beside what was counted, as the same ratios. FLOPs leave
 the time of small models, of decoding and of a small batch is just that.
 """
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from lmcompose.adapters import INSTALL_PEFT
+from lmcompose.architecture import meta_model, position_limit
 from lmcompose.calm.compose import align_members, source_tokenizer
 from lmcompose.calm.config import ANCHOR, SPANS
 from lmcompose.card import run_record
-from lmcompose.errors import ConfigurationError, DataError, MemberError
+from lmcompose.errors import ConfigurationError, DataError, MemberError, nearest
 from lmcompose.experiments.overhead.jobs import Job, in_a_process_of_its_own, measure_decoding, measure_training
 from lmcompose.loading import plan_member
 from lmcompose.memory import BYTES, as_size, memory
@@ -117,11 +120,10 @@ def measure(
         anchor alone, and the counted one.
 
     Raises:
-        ConfigurationError: it cannot fit into memory, peft is missing, or the anchor's weights are quantized, so that
-            they cannot learn.
+        ConfigurationError: see `check_settings` and `check_fits`.
         MemberError: weights cannot be read.
     """
-    check_methods(methods)
+    check_settings(anchor, augmenting, reading, methods, new_tokens, dtype)
     check_fits(anchor, augmenting, report, methods, dtype)
     counted = report["training"]["methods"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -165,17 +167,28 @@ def measure(
     }
 
 
-def check_methods(methods: Sequence[str]) -> None:
-    """Refuse to measure LoRA where PEFT is not installed."""
-    if "lora" not in methods:
-        return
-    try:
-        import peft  # noqa: F401
-    except ImportError as error:
+def check_settings(
+    anchor: str, augmenting: str, reading: Reading, methods: Sequence[str], new_tokens: int, dtype: str | None
+) -> None:
+    """Refuse what no process could do, before the first is started.
+
+    Raises:
+        ConfigurationError: a dtype that is none, texts longer than a model's table of positions, or LoRA without PEFT.
+    """
+    if dtype is not None and dtype not in BYTES:
+        raise ConfigurationError(f"--dtype: '{dtype}' is none of {', '.join(BYTES)}.{nearest(dtype, BYTES)}")
+    longest = max(len(reading.rows[0]), len(reading.prompts[ANCHOR]) + new_tokens)
+    for (role, name), tokens in zip(_named(anchor, augmenting), (1.0, reading.augmenting_tokens), strict=True):
+        positions = position_limit(meta_model(read_model_config(name)))
+        if positions is not None and longest * tokens > positions:
+            raise ConfigurationError(
+                f"'{name}' (the {role} model) has positions for {positions} tokens, and would read about "
+                f"{longest * tokens:.0f}: give a smaller --length."
+            )
+    if "lora" in methods and importlib.util.find_spec("peft") is None:
         raise ConfigurationError(
-            "LoRA is trained with PEFT, which is not installed: pip install 'lmcompose[peft]'; or leave it out, "
-            "--methods calm,full."
-        ) from error
+            f"LoRA is trained with PEFT, which is not installed: {INSTALL_PEFT}; or leave it out, --methods calm,full."
+        )
 
 
 def needed_bytes(
