@@ -6,7 +6,7 @@ from lmcompose.reporting.tables import Grid, count, overhead_grid
 
 Result = dict[str, Any]
 
-METHODS = {"calm": "CALM", "low_rank": "CALM, rank {rank}", "lora": "LoRA, rank {rank}", "full": "full tuning of m_B"}
+METHODS = {"calm": "CALM", "low_rank": "CALM, rank {rank}", "lora": "LoRA, rank {rank}", "full": "full tuning"}
 PARTS = {"augmenting": "  m_A", "anchor": "  m_B", "bridges": "  bridges"}
 SHARES = {
     "paper": "CALM paper, C.2",
@@ -50,11 +50,11 @@ def training_grid(result: Result) -> Grid:
     skipped = result["training"]["skipped"]
     return Grid(
         f"A training step: FLOPs for each token of m_B, in rows of {result['length']}",
-        ["", "trained", "forward", "to inputs", "to weights", "FLOPs", "of full"],
+        ["", "trained", "forward", "inputs", "weights", "FLOPs", "of full"],
         rows,
         notes=[
-            "trained: parameters; to inputs, to weights: the backward pass to the inputs of the matrices, and to "
-            "the matrices themselves.",
+            "trained: parameters; inputs, weights: the backward pass to the inputs of the matrices, and to the matrices "
+            "themselves; of full: of full tuning.",
             f"CALM does without m_A's backward pass ({flops(skipped['augmenting_backward'])}) and head "
             f"({flops(skipped['augmenting_head'])}), the gradient below m_B's first connection "
             f"({flops(skipped['anchor_below'])}), and the weight gradients of m_B "

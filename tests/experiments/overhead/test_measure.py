@@ -141,7 +141,7 @@ def test_what_no_process_could_do_is_refused(pair: tuple[str, str], monkeypatch:
         measuring.check_settings(*pair, reading, ["calm"], 2, "bfloat")
     with pytest.raises(ConfigurationError, match=r"augmenting model\) has positions for 128 tokens, .* about 129"):
         measuring.check_settings(*pair, reading, ["calm"], 125, None)
-    monkeypatch.setattr(measuring.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(measuring, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="PEFT, which is not installed"):
         measuring.check_settings(*pair, reading, ["lora"], 2, None)
 

@@ -4,9 +4,9 @@ What is measured stands beside what was counted, as the same ratios. FLOPs leave
 the time of small models, of decoding and of a small batch is just that.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -185,7 +185,7 @@ def check_settings(
                 f"'{name}' (the {role} model) has positions for {positions} tokens, and would read about "
                 f"{longest * tokens:.0f}: give a smaller --length."
             )
-    if "lora" in methods and importlib.util.find_spec("peft") is None:
+    if "lora" in methods and find_spec("peft") is None:
         raise ConfigurationError(
             f"LoRA is trained with PEFT, which is not installed: {INSTALL_PEFT}; or leave it out, --methods calm,full."
         )

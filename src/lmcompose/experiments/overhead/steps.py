@@ -27,7 +27,7 @@ def training_step(model: nn.Module, parameters: Sequence[nn.Parameter], input_id
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return float(loss)
+        return float(loss.detach())
 
     return step
 
