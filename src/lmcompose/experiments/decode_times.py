@@ -45,8 +45,9 @@ def decode_tokens(
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0, use_cache=True
     )
+    generating: Any = model
     start = now()
-    tokens = model.generate(
+    tokens = generating.generate(
         input_ids, attention_mask=torch.ones_like(input_ids), generation_config=settings, streamer=clock, **options
     )
     assert tokens.shape[1] == input_ids.shape[1] + new_tokens, "generation stopped early"

@@ -59,7 +59,7 @@ def pass_of(
     return total
 
 
-def full_tuning(model: Decoder, length: int) -> Flops:
+def full_tuning(model: Decoder, length: float) -> Flops:
     """Every parameter of the model learns, the embeddings too, so that the gradient goes all the way down."""
     return pass_of(model.layers, model.head, length)
 

@@ -73,13 +73,13 @@ def read(anchor: str, augmenting: str, text: str, batch: int, length: int, promp
             )
     tokenizers = {role: source_tokenizer(of.name_or_path, of) for role, of in references.items()}
     aligned = align_members(references, tokenizers)[AUGMENTING]
-    tokenizer = tokenizers[ANCHOR]
-    if tokenizer is None:
+    ours: Any = tokenizers[ANCHOR]
+    if ours is None:
         vocabulary = min(reference.vocab_size for reference in references.values())
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(0, vocabulary, (batch * length,), generator=generator).tolist()
     else:
-        ids = _ids(tokenizer, text)
+        ids = _ids(ours, text)
     if not ids:
         raise DataError("The text is empty: give --text a file with some words in it.")
     ids = _filled(ids, max(batch * length, prompt))
@@ -88,7 +88,7 @@ def read(anchor: str, augmenting: str, text: str, batch: int, length: int, promp
     ratio = 1.0
     if aligned == SPANS:
         theirs: Any = tokenizers[AUGMENTING]
-        of_rows = [_ids(theirs, tokenizer.decode(row)) for row in rows]  # type: ignore[union-attr]
+        of_rows = [_ids(theirs, ours.decode(row)) for row in rows]
         ratio = sum(map(len, of_rows)) / (batch * length)
         prompts[AUGMENTING] = _filled(_ids(theirs, text), prompt)
     return Reading(rows, prompts, ratio)

@@ -34,10 +34,12 @@ def training_step(model: nn.Module, parameters: Sequence[nn.Parameter], input_id
 
 def composed(anchor: str, augmenting: str, pairs: Sequence[Sequence[int]], dtype: str | None, device: str) -> Any:
     """The composition of two models by name."""
-    return compose(anchor=anchor, augmenting=augmenting, connections=pairs, dtype=dtype).to(device)
+    model: Any = compose(anchor=anchor, augmenting=augmenting, connections=pairs, dtype=dtype)
+    return model.to(device)
 
 
 def tuned(anchor: str, rank: int | None, dtype: str | None, device: str) -> Any:
     """The anchor with LoRA of a rank; or, without one, such that all of it learns."""
-    model = load_member(anchor, dtype=dtype).model.to(device)
+    model: Any = load_member(anchor, dtype=dtype).model
+    model = model.to(device)
     return model.requires_grad_(True) if rank is None else with_lora(model, rank, seed=0)
