@@ -19,6 +19,7 @@ def measured_result():
         "command": "lmcompose overhead small large --measure",
         "machine": {"threads": 2},
         "device": "cpu",
+        "clock": "wall time",
         "dtype": {"anchor": "bfloat16", "augmenting": "bfloat16"},
         "batch": 2, "length": 256, "prompt": 64, "new_tokens": 16, "repetitions": 3,
         "training": {

@@ -50,6 +50,9 @@ def overhead(
     dtype: Annotated[
         str | None, typer.Option(help="With --measure: of the models, such as bfloat16.", show_default="as saved")
     ] = None,
+    cpu_time: Annotated[
+        bool, typer.Option("--cpu-time", help="With --measure: CPU seconds, a rough figure from a busy machine.")
+    ] = False,
     text: Annotated[
         Path | None, typer.Option(help="With --measure: a text file to read.", show_default="Python's own help")
     ] = None,
@@ -101,6 +104,7 @@ def overhead(
                 new_tokens=new_tokens,
                 repetitions=repetitions,
                 dtype=dtype,
+                cpu_time=cpu_time,
                 text="Python's help" if text is None else text.name,
                 say=lambda message: typer.echo(message, err=True),
             )

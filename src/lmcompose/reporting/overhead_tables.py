@@ -53,8 +53,8 @@ def training_grid(result: Result) -> Grid:
         ["", "trained", "forward", "inputs", "weights", "FLOPs", "of full"],
         rows,
         notes=[
-            "trained: parameters; inputs, weights: the backward pass to the inputs of the matrices, and to the matrices "
-            "themselves; of full: of full tuning.",
+            "trained: parameters; inputs, weights: the backward pass to the inputs of the matrices, and to themselves;",
+            "of full: of full tuning.",
             f"CALM does without m_A's backward pass ({flops(skipped['augmenting_backward'])}) and head "
             f"({flops(skipped['augmenting_head'])}), the gradient below m_B's first connection "
             f"({flops(skipped['anchor_below'])}), and the weight gradients of m_B "
@@ -207,5 +207,5 @@ def _machine_notes(measured: Result) -> list[str]:
     dtypes = " and ".join(dict.fromkeys(measured["dtype"].values()))
     return [
         f"Median of {measured['repetitions']} after one more; members in {dtypes}, what is trained beside them in "
-        f"float32; {threads} thread{'s' if threads != 1 else ''}, {measured['device']}."
+        f"float32; {measured['clock']}, {threads} thread{'s' if threads != 1 else ''}, {measured['device']}."
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,11 @@ def test_decoding(pair: tuple[str, str], name: str, monkeypatch: pytest.MonkeyPa
     assert len(found["seconds"]) == 2 * 3  # of each of two runs, all tokens but the first
     assert all(second > 0 for second in [*found["seconds"], found["first_seconds"]])
     assert prompts == 3 * [[[7, 8, 9] if name == "augmenting" else job.prompts["anchor"]]]
+
+
+def test_the_clock(pair: tuple[str, str]) -> None:
+    job = job_of(pair, counted(pair))
+    assert (job.now, dataclasses.replace(job, cpu_time=True).now) == (time.perf_counter, time.process_time)
 
 
 def test_full_tuning_changes_the_anchor_and_lora_does_not(pair: tuple[str, str]) -> None:

@@ -104,6 +104,7 @@ def measure(
     new_tokens: int = 16,
     repetitions: int = 3,
     dtype: str | None = None,
+    cpu_time: bool = False,
     text: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def measure(
     Args:
         report: of `overhead_report`, for the same two models, length and `augmenting_tokens`.
         dtype: of the members; by default what they have. What is trained beside them is float32.
+        cpu_time: count CPU seconds in place of wall time: a rough figure from a machine that is busy.
         text: the name of the text, for the record.
         say: told of each measurement before it begins.
 
@@ -138,6 +140,7 @@ def measure(
         repetitions,
         dtype,
         device,
+        cpu_time,
     )
     training = {}
     for method in methods:
@@ -156,6 +159,7 @@ def measure(
         **run_record(),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "dtype": {role: dtype or stored_dtype(read_model_config(name)) for role, name in _named(anchor, augmenting)},
+        "clock": "CPU time of the process" if cpu_time else "wall time",
         "text": text,
         "batch": len(reading.rows),
         "length": len(reading.rows[0]),
