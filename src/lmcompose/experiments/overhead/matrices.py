@@ -178,7 +178,11 @@ def _uncounted(module: nn.Module) -> int:
     """The numbers of a module's matrices that no product was counted of: a state's decay, experts of another form."""
     if isinstance(module, nn.Embedding) or _own_weights(module) or _stacks(module):
         return 0
-    return sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.ndim > 1)
+    return sum(
+        parameter.numel()
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim > 1 and min(parameter.shape) > 1  # a row is no matrix
+    )
 
 
 def _attends(module: nn.Module, config: Any, number: int) -> bool:
