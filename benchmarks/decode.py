@@ -19,7 +19,7 @@ from rich.progress import Progress
 from transformers import PreTrainedModel
 
 import lmcompose
-from decoding import decode
+from lmcompose.experiments.decode_times import decode
 from lmcompose.reporting.plots import benchmark_figure
 from members import DTYPES, add_member_options, finish, load_pair, prepare, record
 

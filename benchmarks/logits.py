@@ -31,14 +31,14 @@ from rich.progress import Progress
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import lmcompose
-from decoding import decode_tokens
+from lmcompose.experiments.decode_times import decode_tokens
 from lmcompose.logits.shared import switched_to
+from lmcompose.memory import peak_bytes
 from members import (
     DTYPES,
     add_machine_options,
     finish,
     in_a_process_of_its_own,
-    peak_bytes,
     prepare,
     random_config,
     record,

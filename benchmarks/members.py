@@ -7,7 +7,6 @@ memory traffic, not Python, take the time; real models can be given as folders.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -82,14 +81,6 @@ def random_config(layers: int, hidden: int) -> LlamaConfig:
         eos_token_id=None,
         pad_token_id=0,
     )
-
-
-def peak_bytes(device: str) -> int:
-    """The most memory that this process, or the GPU, has used so far."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def in_a_process_of_its_own(option: str, value: str) -> Any:

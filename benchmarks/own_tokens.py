@@ -23,8 +23,9 @@ from rich.progress import Progress
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lmcompose
-from decoding import decode
 from lmcompose.alignment.spans import TextAligner, lag
+from lmcompose.experiments.decode_times import decode
+from lmcompose.experiments.overhead.steps import training_step
 from members import DTYPES, add_machine_options, finish, prepare, random_config, record
 
 ARMS = ("shared", "own")
@@ -63,22 +64,6 @@ def left_padding(rows: int, length: int, device: str) -> torch.Tensor:
     return (torch.arange(length) >= length - longest[:, None]).long().to(device)
 
 
-def training_step(model: Any, ids: torch.Tensor) -> Callable[[], float]:
-    """A function that takes one step and returns its loss."""
-    optimizer = torch.optim.AdamW([parameter for _, parameter in model.composition_parameters()], lr=1e-4)
-
-    def step() -> float:
-        model.train()
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        model.eval()
-        return float(loss)
-
-    return step
-
-
 def main() -> None:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,7 +91,11 @@ def main() -> None:
         return sum(times) / len(times)
 
     steps = {
-        arm: training_step(model, text_rows(options, model, options.train_batch, options.length))
+        arm: training_step(
+            model,
+            [each for _, each in model.composition_parameters()],
+            text_rows(options, model, options.train_batch, options.length),
+        )
         for arm, model in models.items()
     }
 

@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,18 @@ from torch import nn
 from transformers import PreTrainedModel
 
 import lmcompose
+from lmcompose.experiments.overhead.steps import Step, training_step
+from lmcompose.memory import peak_bytes
 from members import (
     DTYPES,
     add_member_options,
     finish,
     in_a_process_of_its_own,
     load_pair,
-    peak_bytes,
     prepare,
     record,
 )
 
-Step = Callable[[], float]
 METHODS = ("calm", "lora")
 
 
@@ -73,18 +72,9 @@ def matching_rank(anchor: PreTrainedModel, wanted: int) -> int:
 
 
 def _step(model: nn.Module, parameters: list[nn.Parameter], vocabulary: int, options: argparse.Namespace) -> Step:
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4)
     torch.manual_seed(0)
     input_ids = torch.randint(3, vocabulary, (options.batch, options.length), device=options.device)
-
-    def step() -> float:
-        loss = model(input_ids=input_ids, labels=input_ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return step
+    return training_step(model, parameters, input_ids)
 
 
 def _size(parameters: list[nn.Parameter]) -> int:

@@ -1,6 +1,8 @@
-"""How much memory this machine has, and numbers as a person reads them. Knows no models."""
+"""How much memory this machine has and this process uses, and numbers as a person reads them. Knows no models."""
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -25,6 +27,46 @@ def memory() -> tuple[int, int]:
         if text.isdigit():
             limit = min(limit, int(text))
     return min(available, limit), limit
+
+
+def peak_bytes(device: str = "cpu") -> int:
+    """The most memory that this process, or the GPU, has used so far, or since `forget_peak`."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated()
+    if (now := _status("VmHWM")) is not None:
+        return now
+    import resource  # which not every system has
+
+    # elsewhere a process that was started by a larger one can begin with that one's peak
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def used_bytes(device: str = "cpu") -> int:
+    """The memory that this process, or the GPU, uses now; outside Linux the most that the process has used."""
+    if device.startswith("cuda"):
+        return torch.cuda.memory_allocated()
+    now = _status("VmRSS")
+    return peak_bytes() if now is None else now
+
+
+def forget_peak(device: str = "cpu") -> None:
+    """Let `peak_bytes` start again from what is used now, where the system can."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+
+
+def _status(field: str) -> int | None:
+    """A field of this process's status on Linux, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(found[0]) * 1024 if found else None
 
 
 def as_count(number: int) -> str:

@@ -26,6 +26,15 @@ def default_connections(augmenting_layers: int, anchor_layers: int, every: int =
     if every < 1:
         raise ConfigurationError(f"every = {every}: connections come every so many augmenting layers; give 1 or more.")
     n = max(1, min(_round_half_up(augmenting_layers, every), augmenting_layers, anchor_layers))
+    return spread_connections(n, augmenting_layers, anchor_layers)
+
+
+def spread_connections(n: int, augmenting_layers: int, anchor_layers: int) -> list[Connection]:
+    """`n` connections, k = 1..n, of augmenting layer round(k N_A / n) to anchor layer round(k N_B / n).
+
+    >>> spread_connections(3, 6, 12)
+    [(2, 4), (4, 8), (6, 12)]
+    """
     return [(_round_half_up(k * augmenting_layers, n), _round_half_up(k * anchor_layers, n)) for k in range(1, n + 1)]
 
 

@@ -1,11 +1,12 @@
-"""`lmcompose overhead A B`: how many parameters a composition of two models adds."""
+"""`lmcompose overhead A B`: what a composition of two models costs, counted and measured."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.errors import ConfigurationError, MemberError
+from lmcompose.errors import ConfigurationError, DataError, MemberError, nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -31,38 +32,115 @@ def overhead(
     rank: Annotated[
         int | None, typer.Option(min=1, help="Count bridges of this low rank as well (beyond the paper).")
     ] = None,
+    length: Annotated[
+        int, typer.Option(min=1, help="Tokens in a row of training, and in a text that is decoded.")
+    ] = 256,
     example: Annotated[
         bool, typer.Option("--example", help="The paper's own example, BERT-small and BERT-large.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Load the models, and time training steps and decoded tokens too.")
+    ] = False,
+    methods: Annotated[
+        str, typer.Option(help="With --measure: the ways to train that are timed, with commas between them.")
+    ] = "calm,lora,full",
+    batch: Annotated[int, typer.Option(min=1, help="With --measure: rows in a training step.")] = 2,
+    new_tokens: Annotated[int, typer.Option(min=2, help="With --measure: tokens to decode.")] = 16,
+    repetitions: Annotated[int, typer.Option(min=1, help="With --measure: how often each is timed.")] = 3,
+    dtype: Annotated[
+        str | None, typer.Option(help="With --measure: of the models, such as bfloat16.", show_default="as saved")
+    ] = None,
+    cpu_time: Annotated[
+        bool, typer.Option("--cpu-time", help="With --measure: CPU seconds, a rough figure from a busy machine.")
+    ] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="With --measure: a text file to read.", show_default="Python's own help")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON; messages go to stderr.")] = False,
 ) -> None:
-    """Count the parameters that a composition adds, by the paper's formulas and exactly.
+    """Count what a composition costs: parameters, by the paper's formulas and exactly, and FLOPs.
 
-    Only configurations are read: no weights, so the models can be of any size. Of an adapter, its base is counted.
+    FLOPs are counted for training by CALM, by LoRA with as many parameters, and by full tuning, and for decoding.
+    Only configurations are read, so the models can be of any size. Of an adapter, its base is counted.
+
+    With --measure the models are loaded, and times and peak memory stand beside the counts. Run nothing else meanwhile.
 
     Examples:
 
       lmcompose overhead models/small models/large
       lmcompose overhead models/small models/large -n 6 --json
       lmcompose overhead models/small models/large --rank 8
+      lmcompose overhead models/small models/large --measure --methods calm,lora
       lmcompose overhead --example
     """
     if example == (a is not None):
         raise ConfigurationError("Name two models, A (augmenting) and B (anchor); or give --example and no model.")
     if not example and b is None:
         raise ConfigurationError("Name the anchor model as well: lmcompose overhead A B.")
+    if example and measure:
+        raise ConfigurationError("The example has no weights to measure. Name two models: lmcompose overhead A B.")
+    chosen = _methods(methods)
     quiet_libraries()
     from lmcompose.experiments.overhead import overhead_report, worked_example
-    from lmcompose.reporting.tables import overhead_grid
+    from lmcompose.experiments.overhead.measure import Reading, read
+    from lmcompose.experiments.overhead.measure import measure as run
+    from lmcompose.reporting.overhead_tables import overhead_grids
 
+    report: dict[str, Any]
     if a is None or b is None:
         report = worked_example()
     else:
-        report = overhead_report(_read_config(b, "anchor"), _read_config(a, "augmenting"), connections, every, rank)
+        configs = _read_config(b, "anchor"), _read_config(a, "augmenting")
+        reading: Reading | None = read(b, a, _text(text), batch, length, min(length, 64)) if measure else None
+        tokens = 1.0 if reading is None else reading.augmenting_tokens
+        report = overhead_report(*configs, connections, every, rank, length, tokens)
+        if reading is not None:
+            report["measured"] = run(
+                b,
+                a,
+                report,
+                reading,
+                methods=chosen,
+                new_tokens=new_tokens,
+                repetitions=repetitions,
+                dtype=dtype,
+                cpu_time=cpu_time,
+                text="Python's help" if text is None else text.name,
+                say=lambda message: typer.echo(message, err=True),
+            )
     if as_json:
         show_json(report)
     else:
-        show(overhead_grid(report).to_rich())
+        show(*(grid.to_rich() for grid in overhead_grids(report)))
+
+
+def _methods(given: str) -> list[str]:
+    """The names in --methods.
+
+    Raises:
+        ConfigurationError: one that is none, or none at all.
+    """
+    known, names = ("calm", "lora", "full"), [name.strip() for name in given.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"--methods: '{name}' is none of {', '.join(known)}.{nearest(name, known)}")
+    if not names:
+        raise ConfigurationError(f"--methods names none: give some of {', '.join(known)}.")
+    return [name for name in known if name in names]
+
+
+def _text(file: Path | None) -> str:
+    """What a measurement reads.
+
+    Raises:
+        DataError: the file cannot be read as text.
+    """
+    from lmcompose.experiments.overhead.measure import standard_text
+
+    try:
+        return standard_text() if file is None else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--text '{file}' cannot be read: {error}. Give a text file in UTF-8.") from error
 
 
 def _read_config(name: str, role: str) -> "PreTrainedConfig":

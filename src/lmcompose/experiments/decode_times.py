@@ -1,4 +1,4 @@
-"""How the decoding benchmarks take the time of each token: the arrivals at a streamer of `generate`."""
+"""How long each decoded token takes: the arrivals at a streamer of `generate`."""
 
 import itertools
 import time
@@ -51,10 +51,9 @@ def decode_tokens(
         do_sample=False, max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0, use_cache=True
     )
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    generating: Any = model
     start = now()
-    tokens = model.generate(
-        input_ids, attention_mask=mask, generation_config=settings, streamer=clock, **options
-    )
+    tokens = generating.generate(input_ids, attention_mask=mask, generation_config=settings, streamer=clock, **options)
     assert tokens.shape[1] == input_ids.shape[1] + new_tokens, "generation stopped early"
     arrivals = [start, *clock.times[1:]]
     return [after - before for before, after in itertools.pairwise(arrivals)], tokens[:, input_ids.shape[1] :]

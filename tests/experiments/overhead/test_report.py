@@ -11,7 +11,7 @@ from lmcompose.architecture import exact_parameters
 from lmcompose.calm.bridge import Bridge
 from lmcompose.errors import ConfigurationError
 from lmcompose.experiments.overhead import composition_parameters, overhead_report, worked_example
-from lmcompose.reporting.tables import markdown
+from lmcompose.reporting.overhead_tables import overhead_grids
 
 
 def rows_of(report):
@@ -107,6 +107,68 @@ def test_no_connection_is_refused():
         overhead_report(config, config, n=0)
 
 
-def test_the_documentation_shows_todays_table():
-    page = Path(__file__).parents[2] / "docs" / "overhead.md"
-    assert markdown(worked_example()) in page.read_text(encoding="utf-8")
+def shares_of(report):
+    return {(share["name"], share["data"]): share for share in report["shares"]}
+
+
+def test_the_papers_shares_follow_from_what_they_assume():
+    """Appendix C.2: 2 % of the data, m_A a tenth of m_B; the rebuttal's two figures need 5 % of the data."""
+    shares = shares_of(worked_example())
+    found = {name: (shares[name, data]["calm_percent"], shares[name, data]["both_percent"])
+             for name, data in (("paper", 0.02), ("rebuttal", 0.05))}  # fmt: skip
+    assert found["paper"] == pytest.approx((2, 12))
+    assert found["rebuttal"] == pytest.approx((5, 15))
+
+
+def test_our_shares_divide_by_tuning_the_anchor():
+    report = worked_example()
+    full = report["training"]["methods"]["full"]["total"]
+    share = shares_of(report)["counted", 0.05]
+    alone = 0.05 * report["training"]["methods"]["calm"]["total"] / full
+    assert share["calm_percent"] == pytest.approx(100 * alone)
+    assert share["both_percent"] == pytest.approx(100 * (alone + report["training"]["augmenting_tuned"] / full))
+    rule = shares_of(report)["paper_here", 0.05]
+    assert rule["both_percent"] == pytest.approx(
+        5 + 100 * report["augmenting"]["parameters"] / report["anchor"]["parameters"]
+    )
+
+
+def test_what_is_skipped_is_what_is_missing_from_tuning_both_models():
+    """Both models learning whole, less what is skipped, plus the bridges, is CALM."""
+    report = overhead_report(*(LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=layers,
+                               num_attention_heads=4, vocab_size=101) for layers in (8, 4)))  # fmt: skip
+    training = report["training"]
+    whole = training["methods"]["full"]["total"] + training["augmenting_tuned"]
+    calm = training["methods"]["calm"]
+    assert whole - sum(training["skipped"].values()) + calm["parts"]["bridges"] == calm["total"]
+
+
+def test_a_low_rank_is_cheaper_than_the_whole_bridge():
+    config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4)
+    methods = overhead_report(config, config, rank=2)["training"]["methods"]
+    assert methods["low_rank"]["trained"] == 2 * (32 + 9 * 32)
+    assert methods["low_rank"]["total"] < methods["calm"]["total"]
+    assert methods["low_rank"]["parts"]["anchor"] == methods["calm"]["parts"]["anchor"]
+
+
+@pytest.mark.parametrize(("option", "message"), [({"length": 0}, "at least one token"), ({"rank": 33}, "from 1 to 32")])
+def test_sizes_that_cannot_be_are_refused(option, message):
+    config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4)
+    with pytest.raises(ConfigurationError, match=message):
+        overhead_report(config, config, **option)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "overhead.md"
+REAL = Path(__file__).parents[3] / "results" / "overhead" / "smollm-gemma.json"
+
+
+def test_the_documentation_shows_todays_tables():
+    page = PAGE.read_text(encoding="utf-8")
+    for grid in overhead_grids(worked_example()):
+        assert grid.to_markdown() in page
+
+
+def test_the_documentation_shows_the_measured_pair():
+    page, result = PAGE.read_text(encoding="utf-8"), json.loads(REAL.read_text(encoding="utf-8"))
+    for grid in overhead_grids(result)[1:]:
+        assert grid.to_markdown() in page

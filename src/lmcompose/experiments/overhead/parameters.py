@@ -1,8 +1,5 @@
 """How many parameters a composition adds: the CALM paper's formulas beside exact counts.
 
-Works on configurations alone; exact anchor counts come from building the model on the meta device, so no weight is
-read and no memory is taken.
-
 The formulas are those of the paper's rebuttal (also its appendix), with D_A and D_B the widths of the augmenting and
 the anchor model, N_B the anchor's layers, V_B its vocabulary, K_B its MLP width over D_B, and n the connections:
 
@@ -14,12 +11,10 @@ Both differ from what is there: see `REASONS`.
 
 from typing import Any
 
-from transformers import BertConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
-from lmcompose.architecture import exact_parameters, text_config
+from lmcompose.architecture import text_config
 from lmcompose.calm.bridge import bridge_shapes
-from lmcompose.calm.connections import default_connections
-from lmcompose.errors import ConfigurationError
 
 REASONS = {
     "printed": "rounded before dividing",
@@ -58,72 +53,36 @@ def anchor_parameters_corrected(layers: int, width: int, vocabulary: int, mlp_mu
     return round(vocabulary * width + layers * (4 * width**2 + 2 * width**2 * mlp_multiplier))
 
 
-def overhead_report(
-    anchor_config: PreTrainedConfig,
-    augmenting_config: PreTrainedConfig,
-    n: int | None = None,
-    every: int = 4,
-    rank: int | None = None,
-) -> dict[str, Any]:
-    """What composing the two models adds, counted in four ways, ready for JSON and for `reporting.tables`.
+def parameter_rows(
+    anchor: dict[str, Any], augmenting: dict[str, Any], n: int, rank: int | None = None
+) -> list[dict[str, Any]]:
+    """The parameters of n connections and of the anchor, counted in four ways, for JSON and for tables.
 
-    `n` connections, or as many as `compose` makes by default with `every`. Each entry of "rows" has the parameters of
-    the composition and of the anchor, the first in percent of the second, and why it differs from the row above it.
-    With `rank`, one more row counts bridges of that rank.
+    Each row has the composition's and the anchor's, the first in percent of the second, and why it differs from the
+    row above it. With `rank`, one more row counts bridges of that rank.
 
-    Raises:
-        ConfigurationError: n < 1, every < 1, a rank that no bridge can have, or a configuration that no model can be
-            built from.
+    Args:
+        anchor, augmenting: of `sizes`, with the exact count as "parameters".
     """
-    anchor, augmenting = _sizes(anchor_config), _sizes(augmenting_config)
-    if n is None:
-        n = len(default_connections(augmenting["layers"], anchor["layers"], every))
-    if n < 1:
-        raise ConfigurationError(f"n = {n}: a composition has at least one connection.")
-    if rank is not None and not 1 <= rank <= min(anchor["width"], augmenting["width"]):
-        raise ConfigurationError(
-            f"rank = {rank}: choose one from 1 to {min(anchor['width'], augmenting['width'])}, the width of the "
-            "narrower of the two models."
-        )
     shape = (anchor["layers"], anchor["width"], anchor["vocabulary"], anchor["mlp_multiplier"])
     widths = (augmenting["width"], anchor["width"])
-    anchor["parameters"] = exact_parameters(anchor_config)
-    augmenting["parameters"] = exact_parameters(augmenting_config)
     formula = composition_parameters(n, *widths, with_output=False)
     exact = composition_parameters(n, *widths)
     corrected = anchor_parameters_corrected(*shape)
     rows = [
-        _row("formula", formula, anchor_parameters_formula(*shape)),
-        _row("corrected", formula, corrected),
-        _row("corrected_with_output", exact, corrected),
-        _row("exact", exact, anchor["parameters"]),
+        row("formula", formula, anchor_parameters_formula(*shape)),
+        row("corrected", formula, corrected),
+        row("corrected_with_output", exact, corrected),
+        row("exact", exact, anchor["parameters"]),
     ]
-    report = {"what": "overhead", "anchor": anchor, "augmenting": augmenting, "connections": n, "rows": rows}
     if rank is None:
-        return report
+        return rows
     low = n * sum(rows * columns for rows, columns in bridge_shapes(*widths, rank=rank))
-    return {**report, "rank": rank, "rows": [*rows, _row("low_rank", low, anchor["parameters"])]}
+    return [*rows, row("low_rank", low, anchor["parameters"])]
 
 
-def worked_example() -> dict[str, Any]:
-    """The paper's own example, BERT-small composed with BERT-large over all four layers of the former: its printed
-    figures (15M of 1B, 1.5 %) above the rows of `overhead_report` for the same two models.
-
-    The paper rounds the vocabulary to 30,000; so do the formulas here, and the model that is counted.
-    """
-    large = BertConfig(
-        vocab_size=30_000, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    )
-    small = BertConfig(
-        vocab_size=30_000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
-    )
-    report = overhead_report(large, small, n=4)
-    report["anchor"]["name"], report["augmenting"]["name"] = "BERT-large", "BERT-small"
-    report["rows"].insert(0, _row("printed", 15_000_000, 1_000_000_000))
-    return report
-
-
-def _row(name: str, composition: int, anchor: int) -> dict[str, Any]:
+def row(name: str, composition: int, anchor: int) -> dict[str, Any]:
+    """One way of counting."""
     return {
         "name": name,
         "composition": composition,
@@ -133,7 +92,7 @@ def _row(name: str, composition: int, anchor: int) -> dict[str, Any]:
     }
 
 
-def _sizes(config: PreTrainedConfig) -> dict[str, Any]:
+def sizes(config: PreTrainedConfig) -> dict[str, Any]:
     """The sizes that the formulas speak of, and a name to show."""
     text = text_config(config)
     width = text.hidden_size
