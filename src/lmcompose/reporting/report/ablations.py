@@ -33,26 +33,41 @@ def ablations(result: Result) -> Section:
         bars=False,
         notes=notes,
     )
-    differences = Rows(
-        f"{names[first][:1].upper()}{names[first][1:]}: minus the others",
+    blocks: list[Block] = [ladder]
+    if minus:
+        blocks.append(_differences(minus, f"{names[first][:1].upper()}{names[first][1:]}: minus the others", names))
+    for forgotten, figures in {None: result, **(result.get("forgetting") or {})}.items():
+        gains = figures["per_byte"].get("gains")
+        if gains:
+            where = "Gained: on what was held out" if forgotten is None else f"Kept or forgotten: {forgotten}"
+            blocks.append(_differences(gains, f"{where}, minus the anchor by itself", names, prefix=""))
+    blocks += _costs(result, names)
+    more = [_per_token(result, names), work_grid(result), stages_grid(result)]
+    refused = result.get("refused") or {}
+    return Section(
+        f"Ablations of {result['recipe_name']}",
+        [*blocks, differences_grid(result)],
+        headline=_headline(minus, names),
+        caveat=" ".join(f"{title} was not run: {why}" for title, why in refused.items()),
+        more=[grid for grid in more if grid.rows],
+    )
+
+
+def _differences(
+    comparisons: Mapping[str, Result], title: str, names: Mapping[str, str], prefix: str = "minus "
+) -> Rows:
+    """Differences in bits per byte, the best first."""
+    return Rows(
+        title,
         "bits per byte; below 0 it is better",
         [
-            Row(f"minus {names[name]}", [Mark(from_figure(each), by_seed=_seeds(each), said=verdict(each))])
-            for name, each in sorted(minus.items(), key=lambda item: item[1]["mean"])
+            Row(f"{prefix}{names[name]}", [Mark(from_figure(each), by_seed=_seeds(each), said=verdict(each))])
+            for name, each in sorted(comparisons.items(), key=lambda item: item[1]["mean"])
         ],
         digits=4,
         bars=False,
         differences=True,
         notes=["Whiskers: 95 % intervals, a paired bootstrap over the documents."],
-    )
-    blocks: list[Block] = [ladder, differences]
-    blocks += _costs(result, names)
-    more = [_per_token(result, names), work_grid(result), stages_grid(result)]
-    return Section(
-        f"Ablations of {result['recipe_name']}",
-        [*blocks, differences_grid(result)],
-        headline=_headline(minus, names),
-        more=[grid for grid in more if grid.rows],
     )
 
 
@@ -112,41 +127,49 @@ def _seeds(figure: Result) -> list[float]:
 
 
 def _costs(result: Result, names: Mapping[str, str]) -> list[Costs]:
-    """Seconds of training and, where arms differ in them, trained parameters against the held-out loss."""
-    trained, arms = result["trained"], result["per_byte"]["arms"]
-    untrained = [name for name in arms if name not in trained["seconds"]]
+    """Time of training and, where it is known by arm, trained parameters against the held-out loss."""
+    arms, work = result["per_byte"]["arms"], _work(result)
+    trained = {name: each for name, each in work.items() if name in arms}
 
-    def points(costs: Mapping[str, float], texts: Mapping[str, str]) -> list[Point]:
-        return [
+    def chart(
+        title: str, axis: str, costs: Mapping[str, float], texts: Mapping[str, str], notes: Sequence[str]
+    ) -> Costs:
+        points = [
             Point(names[name], costs.get(name, 0.0), texts.get(name, "none"), from_figure(arms[name]))
-            for name in [*costs, *untrained]
+            for name in [*trained, *(name for name in arms if name not in trained)]
         ]
+        return Costs(title, axis, "bits per byte", points, digits=4, notes=notes)
 
-    seconds = {name: _mean(each) for name, each in trained["seconds"].items() if name in arms}
-    found = [
-        Costs(
-            "Cost against quality",
-            "minutes of training",
-            "bits per byte",
-            points({name: each / 60 for name, each in seconds.items()}, {k: duration(v) for k, v in seconds.items()}),
-            digits=4,
-            notes=["Time: mean over the seeds. Lower and further left is better."],
+    seconds = {name: sum(each["seconds"]) / len(each["seconds"]) for name, each in trained.items()}
+    charts = [
+        chart(
+            "Time of training against quality",
+            "minutes of training, mean over the seeds",
+            {name: each / 60 for name, each in seconds.items()},
+            {name: duration(each) for name, each in seconds.items()},
+            ["Lower and further left is better. What was not trained is at 0."],
         )
     ]
-    parameters = trained["parameters"]
-    if isinstance(parameters, Mapping):
-        millions = {name: number / 1e6 for name, number in parameters.items() if name in arms}
-        texts = {name: count(number) for name, number in parameters.items()}
-        found.append(
-            Costs(
+    parameters = {name: each["parameters"] for name, each in trained.items() if "parameters" in each}
+    if parameters:
+        charts.append(
+            chart(
                 "Trained parameters against quality",
                 "trained parameters, millions",
-                "bits per byte",
-                points(millions, texts),
-                digits=4,
+                {name: number / 1e6 for name, number in parameters.items()},
+                {name: count(number) for name, number in parameters.items()},
+                ["Lower and further left is better. What was not trained is at 0."],
             )
         )
-    return found
+    return charts
+
+
+def _work(result: Result) -> Mapping[str, Result]:
+    """Seconds by seed and, in results that say it by arm, the parameters that were trained."""
+    if "work" in result:
+        work: Mapping[str, Result] = result["work"]
+        return work
+    return {name: {"seconds": seconds} for name, seconds in result["trained"]["seconds"].items()}
 
 
 def _per_token(result: Result, names: Mapping[str, str]) -> Grid:
@@ -157,7 +180,3 @@ def _per_token(result: Result, names: Mapping[str, str]) -> Grid:
         [[names[name], from_figure(arms[name]).text(4)] for name in sorted(arms, key=lambda name: arms[name]["mean"])],
         notes=["Brackets: 95 % intervals over the documents."],
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -273,3 +273,11 @@ class Section:
     headline: str = ""
     caveat: str = ""
     more: Sequence[Grid] = ()
+
+    def settle(self) -> None:
+        """Compute every axis and table, so that a malformed result is found out here and not while it is drawn."""
+        for block in self.blocks:
+            if isinstance(block, Rows):
+                _ = block.table, block.scale.ticks, [block.said(mark) for row in block.rows for mark in row.marks]
+            elif not isinstance(block, Grid):
+                _ = block.table, block.x.ticks, block.y.ticks

@@ -96,6 +96,7 @@ def _read(path: Path, found: Collection) -> None:
     elif what in KINDS:
         try:
             section = KINDS[what].build(result)
+            section.settle()
         except MALFORMED as error:
             fault = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) and error.args else str(error)
             found.broken.append(NotShown(path, f"It says that it is '{what}', but: {fault or type(error).__name__}."))

@@ -1,12 +1,11 @@
-"""Key-value arithmetic as sections: the paper's Table 1, and the roads that it left open."""
+"""Key-value arithmetic as a section: the paper's Table 1."""
 
 from typing import Any
 
 from lmcompose.reporting.paper import KV_MODELS, KV_TABLE_1, KV_TASKS
-from lmcompose.reporting.report.charts import ONE_SEED, Block, Costs, Curves, Line, Mark, Point, Row, Rows, Section
-from lmcompose.reporting.report.estimates import Estimate, from_count, from_figure, seeds_of
-from lmcompose.reporting.road_tables import differences_grid, road_title, seeds_grid
-from lmcompose.reporting.tables import Grid, accuracy, count, duration, kv_grid, probe_grid, stages_grid
+from lmcompose.reporting.report.charts import ONE_SEED, Block, Curves, Line, Mark, Row, Rows, Section
+from lmcompose.reporting.report.estimates import Estimate, from_count
+from lmcompose.reporting.tables import Grid, accuracy, count, kv_grid, probe_grid, stages_grid
 
 Result = dict[str, Any]
 
@@ -56,81 +55,6 @@ def arithmetic(result: Result) -> Section:
         else ONE_SEED,
         more=[grid for grid in more if grid.rows],
     )
-
-
-def roads(result: Result) -> Section:
-    """Every road beside the default: all tasks, the differences on KV-MATH, and what each costs."""
-    results, differences = result["results"], result["differences"]
-    default, *others = results
-    ordered = [default, *sorted(others, key=lambda road: -results[road]["kv_math"]["accuracy"])]
-    tasks = Rows(
-        "Exact match of every road",
-        "exact match, %",
-        [
-            Row(
-                road_title(result, road),
-                [Mark(from_count(results[road][task]), title) for task, title in KV_TASKS.items()],
-                strong=road == default,
-            )
-            for road in ordered
-        ],
-        first_column="road",
-        bars=False,
-        notes=["Whiskers: 95 % Wilson intervals. The default is first, then the best on KV-MATH."],
-    )
-    minus = Rows(
-        f"KV-MATH minus the default ({road_title(result, default)})",
-        "percentage points; above 0 the road is better",
-        [
-            Row(road_title(result, road), [_difference(differences[road]["kv_math"])])
-            for road in ordered
-            if road in differences
-        ],
-        first_column="road",
-        bars=False,
-        differences=True,
-        notes=["Whiskers: 95 % paired bootstrap intervals over the test expressions, for these seeds."],
-    )
-    quality = {road: from_count(results[road]["kv_math"]) for road in ordered}
-    seconds = {road: sum(times) / len(times) for road, times in result["seconds"].items()}
-    parameters = result["parameters"]
-    trained = Costs(
-        "Trained parameters against quality",
-        "trained parameters, thousands",
-        "KV-MATH, %",
-        [Point(road_title(result, r), parameters[r] / 1000, count(parameters[r]), quality[r]) for r in ordered],
-        log=True,
-    )
-    time = Costs(
-        "Time of training against quality",
-        "minutes of training",
-        "KV-MATH, %",
-        [Point(road_title(result, r), seconds[r] / 60, duration(seconds[r]), quality[r]) for r in ordered],
-    )
-    seeds = len(result["seeds"])
-    better, worse = (
-        [road_title(result, road) for road in others if minus_said(differences[road]["kv_math"]) == word]
-        for word in ("better", "worse")
-    )
-    return Section(
-        f"Roads beside the paper's, {result['profile']} profile",
-        [tasks, minus, trained, time, differences_grid(result)],
-        headline=f"On KV-MATH {len(better)} of {len(others)} roads are better than the default"
-        + (f" ({', '.join(better)})" if better else "")
-        + f" and {len(worse)} worse; for the others no difference is shown.",
-        caveat=ONE_SEED if seeds == 1 else "",
-        more=[seeds_grid(result)],
-    )
-
-
-def minus_said(found: Result) -> str:
-    """What may be said of the difference of a road, of which higher is better."""
-    estimate = from_figure(found)
-    return "" if estimate.holds_zero else "better" if estimate.value > 0 else "worse"
-
-
-def _difference(found: Result) -> Mark:
-    return Mark(from_figure(found, 100), by_seed=seeds_of(found, 100), said=minus_said(found))
 
 
 def _model(name: str) -> str:

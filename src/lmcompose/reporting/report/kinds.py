@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lmcompose.reporting.report import ablations, benchmarks, evaluations, key_values, proxies, runs, traces
+from lmcompose.reporting.report import (
+    ablations,
+    benchmarks,
+    evaluations,
+    judging,
+    key_value_arms,
+    key_values,
+    proxies,
+    runs,
+    traces,
+)
 from lmcompose.reporting.report.charts import Section
 
 Result = dict[str, Any]
@@ -23,10 +33,12 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "evaluation": Kind("Evaluations", evaluations.evaluation),
+    "pairwise judging": Kind("Evaluations", judging.pairwise),
     "ablations": Kind("Ablations", ablations.ablations),
     "stories": Kind("Ablations", ablations.stories),
     "kv_arithmetic": Kind("Key-value arithmetic", key_values.arithmetic),
-    "kv_roads": Kind("Key-value arithmetic", key_values.roads),
+    "kv_ablations": Kind("Key-value arithmetic", key_value_arms.ablations),
+    "kv_roads": Kind("Key-value arithmetic", key_value_arms.roads),
     "proxy_tuning": Kind("Proxy-tuning", proxies.tuning),
     "proxy_translation": Kind("Proxy-tuning", proxies.translation),
     "sweep": Kind("Sweeps, comparisons and traces", traces.sweep),
