@@ -47,6 +47,6 @@ def report(
     for broken in found.broken:
         typer.echo(f"{broken.path}: {broken.reason}", err=True)
     typer.echo(
-        f"{len(found.shown)} results shown, {len(found.broken)} broken, {len(found.skipped)} not shown. Written to "
+        f"Shown: {len(found.shown)}, broken: {len(found.broken)}, left out: {len(found.skipped)}. Written to "
         f"{page} and {page.with_suffix('.md')}"
     )
