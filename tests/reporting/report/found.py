@@ -127,7 +127,7 @@ def kv_ablations_result() -> dict[str, Any]:
         "results": {name: {task: cell for task in tasks} for name in names},  # noqa: C420
         "differences": {name: found for name in names if name != "default"},
         "parameters": dict.fromkeys(trained, 20480),
-        "seconds": dict.fromkeys(trained, [60.0, 70.0]),
+        "seconds": {name: [60.0, 70.0] for name in trained},
         **record("python -m lmcompose.experiments.kv_arithmetic.ablations"),
     }
 
@@ -220,12 +220,12 @@ class Page(Elements):
     """A report: its tables as lists of cells, and the figures that its marks carry."""
 
     def tables(self) -> dict[str, list[list[str]]]:
-        """By caption, head and rows."""
+        """By title, head and rows."""
         found: dict[str, list[list[str]]] = {}
         rows: list[list[str]] = []
         for element in self.elements:
-            if element["tag"] == "caption":
-                rows = found.setdefault(element["text"], [])
+            if element["tag"] == "table":
+                rows = found.setdefault(element["aria-label"], [])
                 rows.clear()
             elif element["tag"] == "tr":
                 rows.append([])

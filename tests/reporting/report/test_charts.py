@@ -78,7 +78,7 @@ def test_what_is_below_the_floor_is_counted():
     line = Line("a", [(0.0, Estimate(50.0, 40.0, 60.0)), (1.0, Estimate(-300.0, -310.0, -290.0))])
     chart = Curves("t", "alpha", "gap closed, %", [line], floor=-80)
     assert chart.y.low == -80
-    assert "1 points are below the axis; the table has them." in chart.all_notes
+    assert "Below the axis, and in the table: 1 of 2 points." in chart.all_notes
     assert chart.table.rows[1] == ["1", "-300.0 [-310.0, -290.0]"]
 
 

@@ -89,7 +89,7 @@ def stories(result: Result) -> Section:
         first_column="model",
         digits=3,
         bars=False,
-        notes=["Means have no interval here; the differences have."],
+        no_interval="The mean over the seeds has no interval here; the differences between the models have.",
     )
     differences = Rows(
         "Minus the pretrained m_A, over the same seeds",

@@ -53,6 +53,7 @@ class Rows:
         axis: what the figures are, with the unit.
         differences: the figures are differences, and one whose interval holds 0 is said to show none.
         reference: a line to compare with, and what it is.
+        no_interval: what is said where a figure has no interval.
         table: in place of the one that would be made of the rows.
     """
 
@@ -65,6 +66,7 @@ class Rows:
     differences: bool = False
     reference: tuple[float, str] | None = None
     notes: Sequence[str] = ()
+    no_interval: str = NO_INTERVAL
     table_instead: Grid | None = None
     kind: str = field(default="rows", init=False)
 
@@ -86,7 +88,7 @@ class Rows:
         published = ["Diamonds: the paper's figures."] if any(mark.published is not None for mark in marks) else []
         beyond = [mark for mark in marks if not self.scale.holds(mark.estimate.value)]
         far = [FAR_AWAY] if beyond else []
-        single = [NO_INTERVAL] if any(not mark.estimate.has_interval for mark in marks) else []
+        single = [self.no_interval] if any(not mark.estimate.has_interval for mark in marks) else []
         return [*self.notes, *published, *seeds, *far, *single]
 
     def text(self, mark: Mark) -> str:
@@ -138,11 +140,20 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Level:
+    """A straight line to compare curves with; its colour is that of the curve of this number."""
+
+    value: float
+    name: str
+    colour: int
+
+
+@dataclass(frozen=True)
 class Curves:
     """Curves over one axis, with bands where their points have intervals.
 
     Args:
-        references: level lines to compare with, and what they are.
+        levels: straight lines to compare with.
         floor: the y axis goes no further down.
     """
 
@@ -151,7 +162,7 @@ class Curves:
     y_label: str
     lines: Sequence[Line]
     digits: int = 1
-    references: Sequence[tuple[float, str]] = ()
+    levels: Sequence[Level] = ()
     floor: float | None = None
     log: bool = False
     points: bool = True
@@ -166,7 +177,7 @@ class Curves:
     @cached_property
     def y(self) -> Scale:
         values = [value for line in self.lines for _, each in line.points if each.is_finite for value in each.ends]
-        found = linear([*values, *(level for level, _ in self.references)])
+        found = linear([*values, *(level.value for level in self.levels)])
         if self.floor is None or found.low >= self.floor:
             return found
         return Scale(self.floor, found.high, wanted=found.wanted)
@@ -176,7 +187,7 @@ class Curves:
         each = [estimate for line in self.lines for _, estimate in line.points]
         bands = ["Bands: 95 % intervals."] if any(estimate.has_interval for estimate in each) else []
         below = [estimate for estimate in each if not self.y.holds(estimate.value)]
-        cut = [f"{len(below)} points are below the axis; the table has them."] if below else []
+        cut = [f"Below the axis, and in the table: {len(below)} of {len(each)} points."] if below else []
         single = [NO_INTERVAL] if any(not estimate.has_interval for estimate in each) else []
         return [*self.notes, *bands, *cut, *single]
 
@@ -231,7 +242,7 @@ class Costs:
         shared: list[tuple[float, float, list[str]]] = []
         for number, item in enumerate(self.items, start=1):
             x, y = self.x.at(item.cost), self.y.at(item.estimate.value)
-            near = [names for left, up, names in shared if abs(left - x) < 3 and abs(up - y) < 6]
+            near = [names for left, up, names in shared if abs(left - x) < 10 and abs(up - y) < 8]
             if near:
                 near[0].append(str(number))
             else:

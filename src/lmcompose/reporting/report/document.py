@@ -192,15 +192,18 @@ def _text_columns(grid: Grid) -> list[int]:
     return [index for index in range(1, len(grid.columns)) if any(len(row[index]) > TEXT for row in grid.rows)]
 
 
-def _coloured(names: Sequence[str]) -> list[tuple[str, int, bool]]:
-    return [(name, index % 6 + 1, False) for index, name in enumerate(names)]
+def _coloured(names: Sequence[str]) -> list[tuple[str, int, str]]:
+    return [(name, index % 6 + 1, "") for index, name in enumerate(names)]
 
 
-def _line_colours(chart: Curves) -> list[tuple[str, int, bool]]:
+def _line_colours(chart: Curves) -> list[tuple[str, int, str]]:
     def colour(index: int, line: Line) -> int:
         return (index if line.colour is None else line.colour) % 6 + 1
 
-    return [(line.name, colour(index, line), line.dashed) for index, line in enumerate(chart.lines)]
+    lines = [
+        (line.name, colour(index, line), "dashed" if line.dashed else "") for index, line in enumerate(chart.lines)
+    ]
+    return [*lines, *((level.name, level.colour % 6 + 1, "dotted") for level in chart.levels)]
 
 
 def _finite(points: Sequence[tuple[float, Estimate]]) -> list[tuple[float, Estimate]]:

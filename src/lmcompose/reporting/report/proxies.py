@@ -5,7 +5,19 @@ from typing import Any
 
 from lmcompose.reporting.proxy_tables import MODELS, PAIRS, cases_grid
 from lmcompose.reporting.proxy_tables import stages_grid as stages_by_seed
-from lmcompose.reporting.report.charts import ONE_SEED, Block, Costs, Curves, Line, Mark, Point, Row, Rows, Section
+from lmcompose.reporting.report.charts import (
+    ONE_SEED,
+    Block,
+    Costs,
+    Curves,
+    Level,
+    Line,
+    Mark,
+    Point,
+    Row,
+    Rows,
+    Section,
+)
 from lmcompose.reporting.report.estimates import Estimate, from_count, from_figure, from_triple, seeds_of
 from lmcompose.reporting.tables import Grid, count, duration
 from lmcompose.reporting.trace_tables import classes_grid
@@ -166,14 +178,17 @@ def _alphas(tasks: Mapping[str, Result]) -> Curves:
             f"Best for {key}: {best['proxy']['value']:g}; of base + expert {best['expert_only']['value']:g}. "
             "Chosen on these same texts."
         )
-    expert = [(100 * task["models"]["expert"]["gap_closed"]["mean"], key) for key, task in tasks.items()]
+    experts = [task["models"]["expert"]["gap_closed"] for task in tasks.values()]
     return Curves(
         "How strong: alpha",
         "alpha",
         "gap closed, %",
         lines,
         floor=LOWEST,
-        references=[(level, f"the expert alone, {key}") for level, key in expert],
+        levels=[
+            Level(100 * expert["mean"], f"{key}: the expert alone, {from_figure(expert, 100).text()}", index)
+            for index, (key, expert) in enumerate(zip(tasks, experts, strict=True))
+        ],
         notes=notes,
     )
 
