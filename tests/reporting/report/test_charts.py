@@ -95,5 +95,5 @@ def test_points_that_are_close_share_one_label():
         Point("c", 20.0, "20", SURE),
     ]
     chart = Costs("t", "cost", "quality", points)
-    assert [names for _, _, names in chart.labels] == ["1 2", "3"]
+    assert [label.text for label in chart.labels] == ["1 2", "3"]
     assert chart.table.rows[2] == ["c", "20", "-0.5 [-0.8, -0.2]"]

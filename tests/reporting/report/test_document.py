@@ -149,6 +149,14 @@ def test_a_mark_is_where_its_figure_says(tmp_path):
     assert all(float(e["x"].rstrip("%")) == 0 for e in bars)
 
 
+def test_a_curve_is_cut_off_where_its_axis_ends():
+    html = to_html(collect([RESULTS / "proxy_translation"]), "one", RESULTS / "x.html")
+    lines = [e for e in Page(html).all("polyline", "curve")]
+    heights = [float(pair.split(",")[1]) for e in lines for pair in e["points"].split()]
+    assert max(heights) > 150, "far below, and not drawn along the edge"
+    assert "svg.clip { overflow: hidden; }" in html
+
+
 def test_languages_gains_and_losses(tmp_path):
     write(tmp_path, "evaluation", evaluation_result())
     tables = Page(drawn(tmp_path)[0]).tables()
@@ -161,7 +169,7 @@ def test_languages_gains_and_losses(tmp_path):
         ["gsm8k: exact_match, % (number)", "mine", "50.0 [45.0, 55.0]", "31.0 [26.0, 36.0]", "lower"],
         ["ntrex_cym: chrF1", "mine", "40.2 [38.0, 42.5]", "41.0 [39.0, 43.0]", NO_DIFFERENCE],
         ["ntrex_orm: chrF1", "mine", "12.0 [11.0, 13.0]", "12.5 [11.5, 13.5]", NO_DIFFERENCE],
-        ["wikitext: byte_perplexity", "mine", "2.5", "2.2", NO_DIFFERENCE],
+        ["wikitext: byte_perplexity", "mine", "2.5000", "2.2500", NO_DIFFERENCE],
     ]
     text = Page(drawn(tmp_path)[0]).all("main")[0]["text"]
     assert f"mine beside anchor: higher on 1, lower on 1, {NO_DIFFERENCE} on 3 of 5 tasks." in text

@@ -13,6 +13,7 @@ def test_places_are_in_proportion_and_ends_hold():
     scale = Scale(10, 30)
     assert [scale.at(value) for value in (10, 15, 30)] == [0, 25, 100]
     assert (scale.at(5), scale.at(99)) == (0, 100)
+    assert (scale.beyond(5), scale.beyond(50)) == (-25, 200)
     assert (scale.holds(5), scale.holds(30)) == (False, True)
 
 
@@ -58,4 +59,6 @@ def test_what_is_far_away_is_left_out_of_the_axis():
     near = [[0.95, 0.97], [0.96, 0.99]]
     assert without_far([*near, [3.8, 4.1]]) == [0.95, 0.97, 0.96, 0.99]
     assert 1.1 in without_far([*near, [1.05, 1.1]])
+    assert without_far([[-0.2], [-0.19], [0.11]], [0.0]) == [-0.2, -0.19, 0.11], "0 is on the axis too"
+    assert without_far([[-0.04], [-0.01], [-3.0]], [0.0]) == [-0.04, -0.01]
     assert without_far([[0.0, 0.1], [9.0, 9.1]]) == [0.0, 0.1, 9.0, 9.1], "of two, neither is the far one"

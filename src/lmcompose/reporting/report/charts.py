@@ -77,9 +77,9 @@ class Rows:
     @cached_property
     def scale(self) -> Scale:
         groups = [[value for mark in row.marks for value in mark.reach] for row in self.rows]
-        include = [0.0] if self.bars or self.differences else []
-        values = [value for group in groups for value in group] if self.bars else without_far(groups)
-        return linear(values, include=[*include, *([self.reference[0]] if self.reference else [])])
+        include = [*([0.0] if self.bars or self.differences else []), *([self.reference[0]] if self.reference else [])]
+        values = [value for group in groups for value in group] if self.bars else without_far(groups, include)
+        return linear(values, include=include)
 
     @cached_property
     def all_notes(self) -> list[str]:
@@ -214,6 +214,20 @@ class Point:
     estimate: Estimate
 
 
+LABEL_WIDTH, LABEL_HEIGHT = 6.0, 8.0
+"""What one number takes of a narrow drawing, in percent."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """Numbers of points, and where they stand; `anchor` is the end of the text that is there."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str
+
+
 @dataclass(frozen=True)
 class Costs:
     """Cost on the x axis against quality on the y axis: numbered points, and a list that names them."""
@@ -237,17 +251,26 @@ class Costs:
         return linear(without_far([item.estimate.ends for item in self.items]))
 
     @cached_property
-    def labels(self) -> list[tuple[float, float, str]]:
-        """Where the numbers stand: points that are close to each other share one place."""
-        shared: list[tuple[float, float, list[str]]] = []
-        for number, item in enumerate(self.items, start=1):
-            x, y = self.x.at(item.cost), self.y.at(item.estimate.value)
-            near = [names for left, up, names in shared if abs(left - x) < 10 and abs(up - y) < 8]
-            if near:
-                near[0].append(str(number))
+    def labels(self) -> list["Label"]:
+        """Where the numbers stand: a number that would be written over others joins them."""
+        shared: list[tuple[float, list[float], list[int]]] = []
+        placed = [
+            (self.x.at(item.cost), self.y.at(item.estimate.value), number) for number, item in enumerate(self.items, 1)
+        ]
+        for x, y, number in sorted(placed):
+            for up, across, numbers in shared:
+                if abs(up - y) < LABEL_HEIGHT and x - across[0] < LABEL_WIDTH * (len(numbers) + 1):
+                    across.append(x)
+                    numbers.append(number)
+                    break
             else:
-                shared.append((x, y, [str(number)]))
-        return [(x, y, " ".join(names)) for x, y, names in shared]
+                shared.append((y, [x], [number]))
+        labels = []
+        for up, across, numbers in shared:
+            fits = across[0] + LABEL_WIDTH * len(numbers) < 100
+            text = " ".join(map(str, sorted(numbers)))
+            labels.append(Label(across[0] if fits else across[-1], up, text, "start" if fits else "end"))
+        return labels
 
     @cached_property
     def all_notes(self) -> list[str]:

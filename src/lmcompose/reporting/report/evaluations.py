@@ -45,7 +45,9 @@ def changes_grid(result: Result) -> Grid:
         found = [(task, *(_estimate(result, task, name) for name in (first, label))) for task in _scored(result)]
         said = [(_said(ours, theirs), task, theirs, ours) for task, theirs, ours in found]
         for word, task, theirs, ours in sorted(said, key=lambda each: order[each[0]]):
-            rows.append([_task(result, task), label, theirs.text(), ours.text(), word])
+            rows.append(
+                [_task(result, task), label, theirs.text(_digits(result, task)), ours.text(_digits(result, task)), word]
+            )
     return Grid(
         f"Gains and losses beside {first}",
         ["task", "model", first, "model's score", ""],
@@ -101,8 +103,8 @@ def _tasks(result: Result, tasks: Sequence[str]) -> Rows:
         axis,
         [Row(task if len(scores) == 1 else _task(result, task), _marks(result, task)) for task in tasks],
         first_column="task",
-        digits=1 if unit else 4,
-        notes=[INTERVALS],
+        digits=_digits(result, tasks[0]),
+        notes=[INTERVALS] if unit else [],
     )
 
 
@@ -144,6 +146,11 @@ def _unit(result: Result, task: str) -> str | None:
     by_model = result["scores"][task][result["headlines"][task]]
     unit: str | None = next(iter(by_model.values()))["unit"]
     return unit
+
+
+def _digits(result: Result, task: str) -> int:
+    """What is a percentage or chrF has one place; of other scores nobody knows how large they are."""
+    return 1 if _unit(result, task) else 4
 
 
 def _axis(result: Result, task: str) -> str:

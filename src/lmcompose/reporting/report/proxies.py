@@ -107,7 +107,12 @@ def translation(result: Result) -> Section:
         chrf2,
         notes=["empty: answers without a word, of all."],
     )
-    more = [further, members_grid(result), *(_sample(texts) for texts in result["samples"]), stages_grid(result)]
+    more = [
+        further,
+        members_grid(result),
+        *(_sample(number, texts) for number, texts in enumerate(result["samples"], 1)),
+        stages_grid(result),
+    ]
     proxy, base, tuned = (from_triple(measured[name]["chrf1"]).text() for name in ("proxy", "base", "tuned"))
     return Section(
         f"Proxy-tuning, {result['title']}",
@@ -278,7 +283,7 @@ def _chrf_costs(result: Result) -> Costs:
     return Costs("Cost of training against quality", "minutes of training", "chrF1", items)
 
 
-def _sample(texts: Result) -> Grid:
-    named = {"reference": "(reference)", **MODELS}
+def _sample(number: int, texts: Result) -> Grid:
+    named = {"english": "(English)", "reference": "(reference)", **MODELS}
     rows = [[named[name], text] for name, text in texts.items() if name in named]
-    return Grid(f"As each translates: {texts['english']}", ["model", "translation"], rows)
+    return Grid(f"Sentence {number}", ["model", "translation"], rows)

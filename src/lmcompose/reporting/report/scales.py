@@ -27,7 +27,10 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Where `value` is, in percent; values beyond an end are put there."""
-        value = min(max(value, self.low), self.high)
+        return self.beyond(min(max(value, self.low), self.high))
+
+    def beyond(self, value: float) -> float:
+        """The same for what is cut off where the axis ends: below 0 and above 100 for values beyond them."""
         if self.log:
             return round(100 * math.log(value / self.low) / math.log(self.high / self.low), 3)
         return round(100 * (value - self.low) / (self.high - self.low), 3)
@@ -62,16 +65,16 @@ def logarithmic(values: Iterable[float]) -> Scale:
     return Scale(low / 1.3, high * 1.3, log=True)
 
 
-def without_far(groups: Sequence[Sequence[float]]) -> list[float]:
+def without_far(groups: Sequence[Sequence[float]], include: Sequence[float] = ()) -> list[float]:
     """The values of all groups but those that are so far away that the rest could not be told apart beside them.
 
-    At least two groups are kept.
+    At least two groups are kept. `include` is on the axis in any case, and is no group.
     """
     kept = [list(filter(math.isfinite, group)) for group in groups]
     kept = [group for group in kept if group]
     while len(kept) > 2:
-        width = _width(kept)
-        narrower = [(_width(kept[:index] + kept[index + 1 :]), index) for index in range(len(kept))]
+        width = _width([*kept, include])
+        narrower = [(_width([*kept[:index], *kept[index + 1 :], include]), index) for index in range(len(kept))]
         smallest, index = min(narrower)
         if smallest <= 0 or width / smallest < FAR:
             break
@@ -80,7 +83,8 @@ def without_far(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _width(groups: Sequence[Sequence[float]]) -> float:
-    return max(map(max, groups)) - min(map(min, groups))
+    values = [value for group in groups for value in group]
+    return max(values) - min(values)
 
 
 def _step(low: float, high: float, wanted: int) -> float:
