@@ -8,6 +8,7 @@ import pytest
 from lmcompose.errors import DataError
 from lmcompose.reporting.report.collecting import collect
 from tests.reporting.report.found import EVERY, curve_result, evaluation_result, training_result, write, write_all
+from tests.reporting.results import kv_result
 
 
 def test_every_kind_is_shown_once(tmp_path):
@@ -65,8 +66,9 @@ def test_a_figure_that_is_no_number_is_found_out_before_anything_is_drawn(tmp_pa
     result = evaluation_result()
     result["scores"]["gsm8k"]["exact_match,number"]["mine"]["interval"] = ["low", "high"]
     write(tmp_path, "bad", result)
+    write(tmp_path, "bad-name", kv_result() | {"stages": [{"name": 3, "seconds": 1.0}]})
     write(tmp_path, "good", training_result())
-    assert [each.path.name for each in collect([tmp_path]).broken] == ["bad.json"]
+    assert [each.path.name for each in collect([tmp_path]).broken] == ["bad-name.json", "bad.json"]
 
 
 def test_nothing_to_show_is_an_error_that_says_what_there_was(tmp_path):

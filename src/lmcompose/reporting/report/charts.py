@@ -310,8 +310,20 @@ class Section:
 
     def settle(self) -> None:
         """Compute every axis and table, so that a malformed result is found out here and not while it is drawn."""
-        for block in self.blocks:
+        for block in (*self.blocks, *self.more):
+            if isinstance(block, Grid):
+                _check_cells(block)
+                continue
+            _check_cells(block.table)
             if isinstance(block, Rows):
-                _ = block.table, block.scale.ticks, [block.said(mark) for row in block.rows for mark in row.marks]
-            elif not isinstance(block, Grid):
-                _ = block.table, block.x.ticks, block.y.ticks
+                _ = block.scale.ticks, [block.tone(mark) for row in block.rows for mark in row.marks]
+            else:
+                _ = block.x.ticks, block.y.ticks
+
+
+def _check_cells(grid: Grid) -> None:
+    for row in grid.rows:
+        if len(row) != len(grid.columns) or not all(
+            isinstance(cell, str) for cell in (grid.title, *grid.columns, *row)
+        ):
+            raise TypeError(f"a row of the table '{grid.title}' has other cells than texts, or too few")

@@ -77,25 +77,27 @@ def to_markdown(found: Collection, title: str, output: str | os.PathLike[str]) -
     groups = _groups(found, Path(output).parent)
     parts = [f"# {_line(title)}\n", f"{_introduction(found)}\n"]
     if found.broken:
-        faults = [f"- `{each['path']}`: {_line(each['reason'])}" for each in _named(found.broken, Path(output).parent)]
+        faults = [
+            f"- {_code(each['path'])}: {_line(each['reason'])}" for each in _named(found.broken, Path(output).parent)
+        ]
         parts += ["## Files that could not be read\n", *faults, ""]
     headlines = _headlines(groups)
     if headlines.rows:
-        parts.append(headlines.to_markdown())
+        parts.append(_as_markdown(headlines))
     for group, entries in groups:
         parts.append(f"## {group}\n")
         for entry in entries:
             parts.append(f"### {_line(entry.section.title)}\n")
             parts.append(f"[{_line(entry.path)}]({entry.href})\n")
             parts += [f"{_line(text)}\n" for text in (entry.section.headline, entry.section.caveat) if text]
-            parts += [_table(block).to_markdown() for block in (*entry.section.blocks, *entry.section.more)]
+            parts += [_as_markdown(_table(block)) for block in (*entry.section.blocks, *entry.section.more)]
             if entry.command:
-                parts.append(f"Made by `{_line(entry.command)}`\n")
+                parts.append(f"Made by {_code(entry.command)}\n")
             parts.append(f"<details><summary>How this was made</summary>\n\n{_fenced(entry.record)}\n</details>\n")
     left_out = _by_reason(found.skipped, Path(output).parent)
     if left_out:
         parts.append("## Files that are not shown\n")
-        parts += [f"- {_line(reason)}: {', '.join(f'`{path}`' for path in paths)}" for reason, paths in left_out]
+        parts += [f"- {_line(reason)}: {', '.join(map(_code, paths))}" for reason, paths in left_out]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -179,6 +181,17 @@ def _table(block: Block) -> Grid:
 def _line(text: str) -> str:
     """A text that stays on its line in Markdown and becomes no markup there."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(text.split()))
+
+
+def _as_markdown(grid: Grid) -> str:
+    """A table whose texts become no HTML; a line that ends within a cell is the one tag that is meant."""
+    return re.sub(r"<(?!br>)(?=[A-Za-z/!?])", "&lt;", grid.to_markdown())
+
+
+def _code(text: str) -> str:
+    """A text set as code on its line, between more backticks than are in it."""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks} {' '.join(text.split())} {ticks}" if "`" in text else f"`{' '.join(text.split())}`"
 
 
 def _fenced(text: str) -> str:

@@ -39,22 +39,23 @@ def evaluation(result: Result) -> Section:
 def changes_grid(result: Result) -> Grid:
     """What every other model gained and lost beside the first, all tasks in one table."""
     first, *others = result["models"]
-    order = {"higher": 0, "lower": 1, NO_DIFFERENCE: 2}
-    rows = []
+    order = ("higher", "lower", NO_DIFFERENCE)
+    rows: list[list[str]] = []
     for label in others:
-        found = [(task, *(_estimate(result, task, name) for name in (first, label))) for task in _scored(result)]
-        said = [(_said(ours, theirs), task, theirs, ours) for task, theirs, ours in found]
-        for word, task, theirs, ours in sorted(said, key=lambda each: order[each[0]]):
-            rows.append(
-                [_task(result, task), label, theirs.text(_digits(result, task)), ours.text(_digits(result, task)), word]
-            )
+        own = []
+        for task in _scored(result):
+            theirs, ours = _estimate(result, task, first), _estimate(result, task, label)
+            texts = (each.text(_digits(result, task)) for each in (theirs, ours))
+            own.append([_task(result, task), label, *texts, _said(ours, theirs)])
+        rows += sorted(own, key=lambda row: order.index(row[-1]))
     return Grid(
         f"Gains and losses beside {first}",
         ["task", "model", first, "model's score", ""],
         rows,
         notes=[
             f"higher, lower: the two 95 % intervals do not meet; {NO_DIFFERENCE}: they do, or there is none. A paired "
-            "test of the examples would find smaller differences (docs/statistics.md)."
+            "test of the examples would find smaller differences (docs/statistics.md). Higher is a gain, but of a "
+            "perplexity or a loss."
         ],
     )
 
