@@ -3,10 +3,12 @@
 import math
 
 from lmcompose.reporting.report.charts import (
+    DIAMONDS,
     FAR_AWAY,
     MOST_ROWS,
     NO_DIFFERENCE,
     NO_INTERVAL,
+    TICKS,
     Costs,
     Curves,
     Line,
@@ -97,3 +99,10 @@ def test_points_that_are_close_share_one_label():
     chart = Costs("t", "cost", "quality", points)
     assert [label.text for label in chart.labels] == ["1 2", "3"]
     assert chart.table.rows[2] == ["c", "20", "-0.5 [-0.8, -0.2]"]
+
+
+def test_a_table_has_the_notes_of_its_chart_but_for_what_is_only_drawn():
+    rows = [Row("a", [Mark(SURE, by_seed=[-0.25, -0.75], published=1.0)])]
+    chart = Rows("t", "%", rows, notes=["Greedy. Whiskers: 95 % intervals."])
+    assert chart.all_notes == ["Greedy. Whiskers: 95 % intervals.", DIAMONDS, TICKS]
+    assert list(chart.table.notes) == ["Greedy. Brackets: 95 % intervals."]

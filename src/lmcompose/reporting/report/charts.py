@@ -3,6 +3,7 @@
 How they look is written in charts.html; where a figure is on its axis, in scales.py.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,8 @@ NO_INTERVAL = "A figure without brackets is of one run, without an interval."
 ONE_SEED = "One seed: nothing here says how much another seed would change."
 FAR_AWAY = "An arrow: the figure is so far away that an axis for it would hide how the others differ."
 NO_DIFFERENCE = "no difference shown"
+TICKS = "Small ticks: each seed by itself."
+DIAMONDS = "Diamonds: the paper's figures."
 MOST_ROWS = 24
 """The rows of a table of a curve; of a longer one every so many-th point is shown."""
 
@@ -84,8 +87,8 @@ class Rows:
     @cached_property
     def all_notes(self) -> list[str]:
         marks = [mark for row in self.rows for mark in row.marks]
-        seeds = ["Small ticks: each seed by itself."] if any(mark.by_seed for mark in marks) else []
-        published = ["Diamonds: the paper's figures."] if any(mark.published is not None for mark in marks) else []
+        seeds = [TICKS] if any(mark.by_seed for mark in marks) else []
+        published = [DIAMONDS] if any(mark.published is not None for mark in marks) else []
         beyond = [mark for mark in marks if not self.scale.holds(mark.estimate.value)]
         far = [FAR_AWAY] if beyond else []
         single = [self.no_interval] if any(not mark.estimate.has_interval for mark in marks) else []
@@ -115,7 +118,7 @@ class Rows:
                 for row, texts in zip(self.rows, cells, strict=True)
             ]
             columns = [self.first_column, *self.series]
-            return Grid(f"{self.title}: {self.axis}", columns, rows, self.all_notes, strong)
+            return Grid(f"{self.title}: {self.axis}", columns, rows, _of_table(self.all_notes), strong)
         marks = [row.marks[0] for row in self.rows]
         form = f"{'+' if self.differences else ''}.{self.digits}f"
         seeds = [", ".join(format(value, form) for value in mark.by_seed) for mark in marks]
@@ -126,7 +129,7 @@ class Rows:
             for index, row in enumerate(self.rows)
         ]
         columns = [self.first_column, self.axis, *(name for name, _ in more)]
-        return Grid(self.title, columns, rows, self.all_notes, strong)
+        return Grid(self.title, columns, rows, _of_table(self.all_notes), strong)
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class Curves:
         rows = [[f"{x:g}", *(points[x].text(self.digits) if x in points else "" for points in by_line)] for x in chosen]
         some = [f"One of every {every} points is in the table; the file has all."] if every > 1 else []
         columns = [self.x_label, *(line.name for line in self.lines)]
-        return Grid(f"{self.title}: {self.y_label}", columns, rows, [*self.all_notes, *some])
+        return Grid(f"{self.title}: {self.y_label}", columns, rows, [*_of_table(self.all_notes), *some])
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,7 @@ class Costs:
     def table(self) -> Grid:
         """The points by name."""
         rows = [[item.name, item.cost_text, item.estimate.text(self.digits)] for item in self.items]
-        return Grid(self.title, ["", self.x_label, self.y_label], rows, self.all_notes)
+        return Grid(self.title, ["", self.x_label, self.y_label], rows, _of_table(self.all_notes))
 
 
 Chart = Rows | Curves | Costs
@@ -319,6 +322,12 @@ class Section:
                 _ = block.scale.ticks, [block.tone(mark) for row in block.rows for mark in row.marks]
             else:
                 _ = block.x.ticks, block.y.ticks
+
+
+def _of_table(notes: Sequence[str]) -> list[str]:
+    """The notes of a chart that hold for its figures, where nothing is drawn."""
+    said = [note for note in notes if note not in (TICKS, DIAMONDS, FAR_AWAY)]
+    return [re.sub("(Whiskers|Bands):", "Brackets:", note) for note in said]
 
 
 def _check_cells(grid: Grid) -> None:

@@ -50,7 +50,7 @@ def arithmetic(result: Result) -> Section:
         f"Key-value arithmetic, {result.get('profile', 'one')} profile",
         blocks,
         headline=_headline(result),
-        caveat="The intervals are over the answers of these seeds; how far seeds differ is shown by the small ticks."
+        caveat="The intervals are over the answers of these seeds; how far seeds differ stands beside them."
         if several
         else ONE_SEED,
         more=[grid for grid in more if grid.rows],
