@@ -17,7 +17,7 @@ from lmcompose import __version__
 from lmcompose.cli.main import app
 from tests.cli.conftest import Proxy, Run, Saved, one_line, process
 
-VERBS = ("demo", "train", "combine", "generate", "evaluate", "trace", "overhead", "inspect")
+VERBS = ("demo", "train", "combine", "generate", "evaluate", "trace", "overhead", "report", "inspect")
 
 
 def test_help_names_every_verb_and_where_to_start(run: Run) -> None:

@@ -11,6 +11,7 @@ from lmcompose.cli.evaluate import evaluate
 from lmcompose.cli.generate import generate
 from lmcompose.cli.inspect import inspect
 from lmcompose.cli.overhead import overhead
+from lmcompose.cli.report import report
 from lmcompose.cli.trace import trace
 from lmcompose.cli.train import train
 
@@ -55,7 +56,7 @@ def _options(
     """Options that stand before the verb."""
 
 
-for verb in (demo, train, combine, generate, evaluate, trace, overhead, inspect):
+for verb in (demo, train, combine, generate, evaluate, trace, overhead, report, inspect):
     app.command()(verb)
 
 

@@ -32,7 +32,7 @@ def family_grid(result: Result, name: str) -> Grid:
         count = len(family["tasks"])
         rows.append([f"#(> {labels[0]})", "", *(f"{family['beats'][label]} of {count}" for label in labels[1:])])
     return Grid(
-        f"{name}, by language: {_title(score, unit)}",
+        f"{name}, by language: {score_title(score, unit)}",
         ["language", *labels],
         rows,
         notes=[INTERVALS],
@@ -47,7 +47,7 @@ def tasks_grid(result: Result) -> Grid:
     for task, score in result["headlines"].items():
         if task not in in_families and score:
             unit = next(iter(result["scores"][task][score].values()))["unit"]
-            rows.append([f"{task}: {_title(score, unit)}", *_cells(result, task, score)])
+            rows.append([f"{task}: {score_title(score, unit)}", *_cells(result, task, score)])
     return Grid("Tasks", ["task", *result["models"]], rows, notes=[INTERVALS])
 
 
@@ -58,7 +58,7 @@ def others_grid(result: Result) -> Grid:
         for score, by_model in by_score.items():
             if score != result["headlines"][task]:
                 unit = next(iter(by_model.values()))["unit"]
-                rows.append([f"{task}: {_title(score, unit)}", *_cells(result, task, score)])
+                rows.append([f"{task}: {score_title(score, unit)}", *_cells(result, task, score)])
     return Grid("Further scores", ["score", *result["models"]], rows, notes=[INTERVALS])
 
 
@@ -89,7 +89,7 @@ def _figure(value: float, unit: str | None) -> str:
     return f"{100 * value:.1f}" if unit == "share" else f"{value:.1f}" if unit == "chrF" else f"{value:.4g}"
 
 
-def _title(score: str, unit: str | None) -> str:
+def score_title(score: str, unit: str | None) -> str:
     """A score in words: "exact_match, % (strict-match)"."""
     metric, _, chosen = score.partition(",")
     metric = {"chrf1": "chrF1", "chrf2": "chrF2"}.get(metric, metric) + (", %" if unit == "share" else "")

@@ -76,7 +76,7 @@ def pairs_grid(result: Result) -> Grid:
     """How far every two models of a comparison are from each other."""
     rows = [
         [
-            f"{_named(pair['first'])} | {_named(pair['second'])}",
+            f"{named(pair['first'])} | {named(pair['second'])}",
             *(with_interval(pair[key], ".3f") for key in ("kl", "reverse_kl")),
             with_interval(pair["agreement"], ".1f", 100),
         ]
@@ -103,7 +103,7 @@ def classes_grid(result: Result) -> Grid:
         for kind, figures in first["classes"].items()
     ]
     return Grid(
-        f"By class of token: {_named(first['first'])} | {_named(first['second'])}",
+        f"By class of token: {named(first['first'])} | {named(first['second'])}",
         ["class", "tokens", "KL(first || second)", "KL(second || first)", "same likeliest token, %"],
         rows,
         notes=[f"{kind}: {result['classes'][kind]}." for kind in first["classes"]],
@@ -156,11 +156,11 @@ def _number(number: float | None, form: str) -> str:
 
 
 def _flat(figures: Result) -> Sequence[tuple[str, Result]]:
-    others = [(_named(name), figure) for name, figure in figures.items() if name != "members"]
+    others = [(named(name), figure) for name, figure in figures.items() if name != "members"]
     return [*figures["members"].items(), *others]
 
 
-def _named(name: str) -> str:
+def named(name: str) -> str:
     """The name of a model for a reader: members by their roles, the others by what they are."""
     return {"tuned": "directly tuned"}.get(name, name.removeprefix("members."))
 
