@@ -20,6 +20,8 @@ SHOTS = (2, 3, 4, 1, 5, 6, 7, 8, 9, 10)
 """The tasks of MBPP that are shown, in their order: the paper's three are 2, 3 and 4, of the ten that are set aside."""
 TESTED = range(11, 511)
 """The tasks of MBPP's test split."""
+SET_ASIDE = 10
+"""Functions of a file that are shown before the others."""
 
 
 def humaneval(data: str | None = None, **_: Any) -> Splits:
@@ -130,20 +132,27 @@ def code_to_text(data: str | None = None, **_: Any) -> Splits:
     """Functions and what they do: the splits "train", for shots, and "test", with `code` and `docstring`.
 
     A file has {"code", "docstring"} on each line, as `experiments.standard_library` writes them, or the rows of
-    CodeXGLUE (arXiv 2102.04664). A docstring counts by its first paragraph, and is taken out of the code where it stands
-    there. Without a file of shots, these are others of the test file.
+    CodeXGLUE (arXiv 2102.04664). A docstring counts by its first paragraph, and is taken out of the code where it
+    stands there. Without a file of shots, the first `SET_ASIDE` functions are shown, and not tested.
 
     Raises:
-        DataError: no function with a docstring is there.
+        DataError: no function with a docstring is there, or no more than are set aside.
     """
     if data is None:
         whole = from_hub("google/code_x_glue_ct_code_to_text", "python")
         return {"train": _pairs(whole["validation"], "CodeXGLUE"), "test": _pairs(whole["test"], "CodeXGLUE")}
     folder, inside, needed = Path(data), ("code_to_text", "python", "dataset/python"), ("code", "docstring")
     test = find_any(folder, inside, ("code_to_text-heldout.jsonl", "test.jsonl"))
-    shots = find_files(test.parent, (), ("code_to_text-train.jsonl", "train.jsonl")) or [test]
-    files = {"train": shots[0], "test": test}
-    return {split: _pairs(read_rows(file, needed), str(file)) for split, file in files.items()}
+    tested = _pairs(read_rows(test, needed), str(test))
+    shots = find_files(test.parent, (), ("code_to_text-train.jsonl", "train.jsonl"))
+    if shots:
+        return {"train": _pairs(read_rows(shots[0], needed), str(shots[0])), "test": tested}
+    if len(tested) <= SET_ASIDE:
+        raise DataError(
+            f"{test} has {len(tested)} functions, and without a file of others, code_to_text-train.jsonl, the first "
+            f"{SET_ASIDE} are shown as examples. Give more functions, or that file."
+        )
+    return {"train": tested.take(SET_ASIDE), "test": tested.skip(SET_ASIDE)}
 
 
 def _pairs(rows: Iterable[Mapping[str, Any]], place: str) -> Dataset:
