@@ -22,7 +22,7 @@ def without_docstring(source: str) -> tuple[str, str] | None:
     Returns:
         None where the source does not parse, such as Python 2, or does not begin with a function.
     """
-    source = textwrap.dedent(source.replace("\r\n", "\n").expandtabs(8) if "\t" in source else source).strip("\n")
+    source = textwrap.dedent(source.replace("\r\n", "\n")).strip("\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as of "\d" in a source of old
