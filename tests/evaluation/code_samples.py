@@ -1,4 +1,4 @@
-"""A few problems in the layouts of HumanEval, MBPP and code to text, and a tiny model that is taught answers by heart."""
+"""A few problems in the layouts of HumanEval, MBPP and code to text, and tiny models that learn answers by heart."""
 
 from __future__ import annotations
 

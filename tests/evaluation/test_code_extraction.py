@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +180,16 @@ def test_the_order_of_passages() -> None:
     found = [passage.strip() for passage, _ in passages("Prose.\n```\na = 1\n```\nMore.\n```python\nb = 2\n```\n")]
     assert found == ["a = 1", "b = 2", "Prose."]
     assert next(passages("    return 1\n```\nProse."))[0] == "    return 1\n"
+
+
+def test_the_table_of_the_docs_is_true() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    table = text.partition("| what the model writes for `triple` | the program |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(.+)` \| (.+) \|$", table, re.MULTILINE)
+    assert len(found) == 8
+    for written, expected in found:
+        program = completed_function(
+            'def triple(x):\n    """ Three times x. """\n', written.replace("⏎", "\n"), "triple"
+        )
+        assert (program is None) == expected.startswith("none"), written
+        assert program is None or run(program, "triple")(2) == 6

@@ -260,7 +260,7 @@ def test_alpha_and_chat_that_no_model_has(data: Path, tmp_path: Path) -> None:
         evaluate({"it": blank()}, ["code_to_text"], tmp_path, settings=Settings(alpha=2.0), data=data)
     model, tokenizer = blank()
     tokenizer.chat_template = None
-    with pytest.raises(ConfigurationError, match="'it' .* has no chat template"):
+    with pytest.raises(ConfigurationError, match=r"'it' .* has no chat template"):
         evaluate({"it": (model, tokenizer)}, ["code_to_text"], tmp_path, settings=Settings(chat=True), data=data)
 
 
