@@ -19,8 +19,7 @@ from lmcompose.evaluation.harness import Settings, evaluate
 from lmcompose.evaluation.hflm import ComposedLM
 from lmcompose.evaluation.statistics import paired_bootstrap
 from lmcompose.evaluation.tasks import find_tasks
-from lmcompose.evaluation.tasks.code_data import tested_names
-from tests.compositions import randomise
+from lmcompose.evaluation.tasks.code_data import names_used
 from tests.evaluation.code_samples import (
     HUMANEVAL,
     LAST,
@@ -314,9 +313,9 @@ def test_shots_of_mbpp_are_turns_in_a_chat(data: Path) -> None:
 
 def test_the_names_that_tests_use() -> None:
     tests = "from math import isclose\nassert isclose(sum([half(x) for x in range(3)]), 1.5)"
-    assert tested_names(tests, "", "def half(x): return x / 2") == ["half"]
-    assert sorted(tested_names(tests, "", "def half(x): return x / 2\ndef sum(x): return 1")) == ["half", "sum"]
-    assert tested_names("assert f(root) == 1", "root = 3", "f = lambda x: 1") == ["f"]
+    assert names_used(tests, "", "def half(x): return x / 2") == ["half"]
+    assert sorted(names_used(tests, "", "def half(x): return x / 2\ndef sum(x): return 1")) == ["half", "sum"]
+    assert names_used("assert f(root) == 1", "root = 3", "f = lambda x: 1") == ["f"]
 
 
 def test_code_to_text_shows_other_functions_and_scores_the_first_paragraph(data: Path, tmp_path: Path) -> None:
@@ -339,11 +338,3 @@ def test_code_to_text_shows_other_functions_and_scores_the_first_paragraph(data:
     (tmp_path / "test.jsonl").write_text(json.dumps({"code": whole, "docstring": PAIRS[1]["docstring"]}) + "\n")
     layout = find_tasks(["code_to_text"], str(tmp_path))["code_to_text"]
     assert list(layout.eval_docs) == [{"code": PAIRS[1]["code"], "docstring": "Add 1 to a number."}]
-
-
-def test_a_composition_with_random_parameters_answers_otherwise(sandbox: None, data: Path, tmp_path: Path) -> None:
-    model = randomise(compose(anchor=right_and_wrong(), augmenting=blank()))
-    settings = Settings(max_new_tokens=40)
-    models = {"plain": right_and_wrong(), "calm": model}
-    evaluate(models, ["humaneval"], tmp_path, settings=settings, data=data, allow_code_execution=True)
-    assert rows(tmp_path, "calm", "humaneval")[0]["responses"] != rows(tmp_path, "plain", "humaneval")[0]["responses"]

@@ -92,12 +92,12 @@ def _mbpp_row(row: Mapping[str, Any]) -> dict[str, Any]:
             solution=solution,
             setup=setup,
             tests=f"{tests}\n",
-            functions=tested_names(tests, setup, solution),
+            functions=names_used(tests, setup, solution),
         ),
     }
 
 
-def tested_names(tests: str, setup: str, solution: str) -> list[str]:
+def names_used(tests: str, setup: str, solution: str) -> list[str]:
     """The names of the program that its tests use: those that Python and `setup` do not give, or that `solution`
     defines although Python has one of the name, such as a function that is called `sum`.
 
