@@ -95,7 +95,7 @@ def evaluate(
     stamps = {name: _stamp(task) for name, task in found.items()}
     for task in found.values():
         _configure(task, settings)
-    reading = {"trust_remote_code": trust_remote_code, "use_safetensors": use_safetensors}
+    reading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "use_safetensors": use_safetensors}
     if settings.chat:
         check_chat(models, trust_remote_code)
     alpha_of = alphas(models, settings.alpha, **reading)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lmcompose.errors import ConfigurationError
@@ -120,7 +121,7 @@ def check_chat(models: Mapping[str, Source], trust_remote_code: bool = False) ->
     for label, source in models.items():
         if isinstance(source, tuple):
             tokenizer: Any = source[1]
-        elif isinstance(source, str) or hasattr(source, "__fspath__"):
+        elif isinstance(source, str | Path):
             tokenizer = read_tokenizer(source, trust_remote_code=trust_remote_code)
         else:
             tokenizer = getattr(source, "tokenizer", None)
