@@ -263,6 +263,12 @@ def test_alpha_and_chat_that_no_model_has(data: Path, tmp_path: Path) -> None:
         evaluate({"it": (model, tokenizer)}, ["code_to_text"], tmp_path, settings=Settings(chat=True), data=data)
 
 
+def test_more_shots_than_there_are(data: Path, tmp_path: Path) -> None:
+    settings = Settings(shots=11)
+    with pytest.raises(ConfigurationError, match=r"code_to_text: 11 examples .* and 10 can be shown"):
+        evaluate({"it": blank()}, ["code_to_text"], tmp_path, settings=settings, data=data)
+
+
 def test_data_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no HumanEval\.jsonl\.gz or HumanEval\.jsonl"):
         find_tasks(["humaneval"], str(tmp_path))

@@ -151,7 +151,7 @@ def evaluate(
     whole = {
         **summary(results),
         "models": described,
-        "settings": asdict(settings),
+        "settings": {**asdict(settings), "pass_at": list(settings.pass_at)},
         **run_record(seed=settings.seed, command=command),
     }
     write_json_atomic(output / "results.json", whole)
@@ -206,11 +206,26 @@ def _configure(task: Task, settings: Settings) -> None:
     own = task.get_config("num_fewshot")
     if own != 0:
         task.set_config(key="num_fewshot", value=(own or 0) if settings.shots is None else settings.shots)
+    _check_shots(task)
     if settings.max_new_tokens is not None and task.get_config("output_type") == "generate_until":
         task.set_config(key="generation_kwargs", value={"max_gen_toks": settings.max_new_tokens}, update=True)
     if isinstance(task, ProgramTask) and settings.temperature > 0:
         task.temperature = settings.temperature
         task.draws = [f"{settings.seed}.{number}" for number in range(settings.samples)]
+
+
+def _check_shots(task: Task) -> None:
+    """Refuse more shots than there are, of which lm-eval has a bare assertion."""
+    shots, pool = task.get_config("num_fewshot"), getattr(getattr(task, "sampler", None), "df", None)
+    if shots and pool:
+        config = task.get_config("fewshot_config")
+        itself = config is not None and config.split == task.get_config("test_split")
+        there = len(pool) - itself
+        if shots > there:
+            raise ConfigurationError(
+                f"{task.task_name}: {shots} examples before each question are asked for, and {there} can be shown. Give "
+                "fewer --shots."
+            )
 
 
 def _stamp(task: Task) -> str:
