@@ -82,9 +82,9 @@ def blank(seed: int = 1) -> Any:
     return _with_ends(model, tokenizer), tokenizer
 
 
-def taught(answers: Mapping[str, str], steps: int = 400) -> Any:
+def taught(answers: Mapping[str, str], tokenizer: Any = None, steps: int = 400) -> Any:
     """A tiny model that answers these prompts so, greedily, with its tokenizer."""
-    tokenizer = tokenizer_with_template()
+    tokenizer = tokenizer or tokenizer_with_template()
     model = tiny_model("llama", 0, vocab_size=len(tokenizer), hidden_size=64, max_position_embeddings=1024)
     rows, labels = [], []
     for prompt, answer in answers.items():

@@ -43,6 +43,8 @@ COMPLETIONS = {
     "the body, then an example that is wrong": f"{BODY}\nprint(total([1, 2]))\nassert total([1]) == 99\n",
     "the body, then another function that was cut short": f"{BODY}\n\ndef other(x):\n    return [x,",
     "the body, then a main block": f'{BODY}\nif __name__ == "__main__":\n    raise SystemExit(1)\n',
+    "the body, then an import of what is not there": f"{BODY}\nimport nothing_of_this_name\n",
+    "the body, then another file": f"{BODY.rstrip()}<|file_sep|>src/other.py\nimport nothing_of_this_name",
     "the body behind a line end": f"\n{BODY}",
     "the body without the indentation of its first line": LOST_FIRST,
     "the body of one line, which lost it": "return sum(helper(n) for n in numbers)",

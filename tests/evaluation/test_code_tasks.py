@@ -115,6 +115,18 @@ def test_the_data_sets_own_solutions_pass(sandbox: None, data: Path, tmp_path: P
     assert [row["name"] for row in rows(tmp_path, "it", "mbpp")] == ["MBPP/11", "MBPP/12"]
 
 
+def test_a_program_ends_where_a_document_ends(sandbox: None, data: Path, tmp_path: Path) -> None:
+    """With the token that pads, as in models whose own end is that of a turn, and which decoding leaves out."""
+    tokenizer = tokenizer_with_template()
+    tokenizer.add_special_tokens({"pad_token": "<|document|>"})
+    model = taught({TRIPLE: "    return 3 * x<|document|>import nothing_there"}, tokenizer)
+    settings = Settings(limit=1, max_new_tokens=40)
+    evaluate({"it": model}, ["humaneval"], tmp_path, settings=settings, data=data, allow_code_execution=True)
+    (row,) = rows(tmp_path, "it", "humaneval")
+    assert row["responses"] == ["    return 3 * x"]
+    assert row["programs"][0]["status"] == "passed"
+
+
 def test_chat_templates_of_plain_models_and_compositions(sandbox: None, data: Path, tmp_path: Path) -> None:
     """A CALM composition that is not trained is its anchor; a logit composition at alpha = 1 with base = antiexpert is
     its expert. Both are then asked as the plain model is, and answer as it does."""

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 _FENCE = re.compile(r"```(?:[^\n`]*\n)?(.*?)(?:```|\Z)", re.DOTALL)
+_TOKEN = re.compile(r"<\|\w+\|>")
 _CODE_LINE = re.compile(r"(?:async\s+def|def|class|import|from|@\w)")
 _MOST_LINES, _MOST_STARTS = 400, 10
 """Lines of an answer, and places in it where code may begin, that are looked at: cutting costs a compilation a line."""
@@ -76,8 +77,10 @@ def passages(text: str) -> Iterator[tuple[str, list[str]]]:
 
     The text before any fence if it begins like code, which is how a prompt is continued; every fence; the text before
     them if it does not; and, without fences, the text from each line on that begins like code. A helper is a fence that
-    only imports and defines.
+    only imports and defines. What follows a token that a model writes in its own spelling, such as <|file_sep|>, is of
+    another text.
     """
+    text = _TOKEN.split(text)[0]
     text = "\n".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:_MOST_LINES])
     fences = [match[1] for match in _FENCE.finditer(text) if match[1].strip()]
     before = text.partition("```")[0]
@@ -118,14 +121,16 @@ def _margin(prompt: str) -> str:
 # ------------------------------------------------------------------------------------------------------- what compiles
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)
+_MADE = (*_FUNCTIONS, ast.ClassDef)
+_DEFINITIONS = (*_MADE, ast.Import, ast.ImportFrom)
 _EFFECTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom)
 
 
 def _longest(text: str, functions: Sequence[str]) -> str | None:
     """The most first lines of a text that compile and define one of `functions`, up to the last definition.
 
-    What follows the last definition is an example of its use, which may be wrong where the function is right.
+    What follows the last definition is an example of its use, which may be wrong where the function is right, or the
+    beginning of something else.
     """
     text = text.strip("\n")
     lines = (textwrap.dedent(text) if text.startswith((" ", "\t")) else text).rstrip().split("\n")
@@ -134,7 +139,7 @@ def _longest(text: str, functions: Sequence[str]) -> str | None:
         if tree is not None:
             if not any(_defines(node, functions) for node in tree.body):
                 return None
-            kept = [node for node in tree.body if isinstance(node, _DEFINITIONS) or _defines(node, functions)]
+            kept = [node for node in tree.body if isinstance(node, _MADE) or _defines(node, functions)]
             return "\n".join(lines[: kept[-1].end_lineno]) + "\n"
         lines.pop()
     return None

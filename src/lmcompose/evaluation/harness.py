@@ -223,8 +223,8 @@ def _check_shots(task: Task) -> None:
         there = len(pool) - itself
         if shots > there:
             raise ConfigurationError(
-                f"{task.task_name}: {shots} examples before each question are asked for, and {there} can be shown. Give "
-                "fewer --shots."
+                f"{task.task_name}: {shots} examples before each question are asked for, and {there} can be shown. "
+                "Give fewer --shots."
             )
 
 

@@ -79,17 +79,32 @@ class ComposedLM(HFLM):
             return cast(torch.Tensor, self.model(inps, **self._parameters).logits)
 
     def _model_generate(
-        self, context: torch.Tensor, *given: Any, seed: str | None = None, **named: Any
+        self,
+        context: torch.Tensor,
+        *given: Any,
+        seed: str | None = None,
+        ends_at_padding: bool = False,
+        **named: Any,
     ) -> torch.Tensor:
         """Continue a batch of prompts, with the composition's parameters.
 
         Args:
             context: [batch, length] token ids.
             seed: what is drawn depends on it and on the prompts alone, whatever was drawn before.
+            ends_at_padding: a text also ends at the token that pads, which for many models ends a document as another
+                one ends a turn; no later decoding would show that it stood there.
         """
         if seed is not None:
             text = f"{seed} {context.tolist()}"
             torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]))
+        if ends_at_padding:
+            own = self.model.generation_config.eos_token_id
+            ends = {
+                *(own if isinstance(own, list) else [own]),
+                self.tokenizer.eos_token_id,
+                self.tokenizer.pad_token_id,
+            }
+            named["eos_token_id"] = sorted(ends - {None, self.tokenizer.unk_token_id})
         ids: torch.Tensor = super()._model_generate(context, *given, **self._parameters, **named)
         return ids
 
