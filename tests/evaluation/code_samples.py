@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 from collections.abc import Mapping
@@ -70,7 +71,7 @@ def _lines(rows: list[dict[str, Any]]) -> str:
 
 
 def tokenizer_with_template() -> Any:
-    tokenizer = family("qwen")
+    tokenizer = copy.deepcopy(family("qwen"))  # which is one for all tests
     tokenizer.chat_template = CHAT
     return tokenizer
 
