@@ -65,7 +65,8 @@ def docstring_of(text: str) -> str:
         paragraphs = [paragraph for paragraph in paragraphs if any(map(str.isalnum, paragraph))]
         while len(paragraphs) > 1 and paragraphs[0].endswith(":"):
             paragraphs.pop(0)
-        if paragraphs and not (part is outside and paragraphs[0].endswith(":") and outside != text):
+        introduces_a_fence = part is outside and outside != text and paragraphs[:1] and paragraphs[0].endswith(":")
+        if paragraphs and not introduces_a_fence:
             return paragraphs[0]
     return ""
 
