@@ -10,7 +10,9 @@ import pytest
 
 from lmcompose.cli.evaluate import name_models
 from lmcompose.errors import ConfigurationError
+from lmcompose.evaluation.execution import ENVIRONMENT
 from tests.cli.conftest import Proxy, Run, Saved, one_line
+from tests.evaluation.code_samples import write_code_samples
 from tests.evaluation.samples import write_samples
 
 
@@ -35,6 +37,38 @@ def test_several_models_in_one_table(run: Run, saved: Saved, proxy: Proxy, tmp_p
     refused = run("evaluate", *models, *options, "--chat")
     assert refused.exit_code == 2
     assert "differs in chat False, now True" in refused.stderr
+
+
+def test_programs_chat_templates_and_alpha(
+    run: Run, saved: Saved, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    data = write_code_samples(tmp_path / "data")
+    models = [f"base={proxy.base}", f"calm={saved.folder}", f"proxy={proxy.folder}"]
+    options = ["--tasks", "humaneval", "--data", data, "--max-new-tokens", "4", "--dtype", "float32", "--chat"]
+    refused = one_line(run("evaluate", "no/such/model", *options))
+    assert "--allow-code-execution" in refused
+    assert "are all the same" in one_line(run("evaluate", *models, *options, "--samples", "2", "--pass-at", "1,2"))
+    assert "--pass-at 'x' is not one number" in one_line(run("evaluate", *models, *options, "--pass-at", "x"))
+    allowed = [*models, *options, "--allow-code-execution", "--json"]
+    written = {}
+    for alpha in ("0", "1"):
+        output = tmp_path / alpha
+        result = run("evaluate", *allowed, "--alpha", alpha, "--output", output)
+        if result.exit_code and "Programs cannot be run here" in result.stderr:
+            pytest.skip(result.stderr)
+        found = json.loads(result.stdout)
+        assert list(found["scores"]["humaneval"]["pass@1,code"]) == ["base", "calm", "proxy"]
+        for label in ("base", "calm", "proxy"):
+            of_one = json.loads((output / label / "humaneval.json").read_text())
+            assert of_one["prompt"].startswith("user : Complete the following Python function.")
+            assert of_one["prompt"].endswith("``` </s> assistant : ")
+            written[label, alpha] = [row["responses"] for row in of_one["examples"]]
+    assert written["proxy", "0"] == written["base", "0"] == written["base", "1"]
+    assert written["proxy", "1"] != written["proxy", "0"]
+    assert written["calm", "1"] == written["calm", "0"]
+    assert "has nothing to act on" in one_line(run("evaluate", *models[:2], *options[2:], "--tasks", "code_to_text",
+                                                   "--alpha", "2", "--output", tmp_path / "none"))  # fmt: skip
 
 
 def test_without_lm_eval_the_error_says_how_to_get_it(

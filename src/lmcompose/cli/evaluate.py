@@ -25,7 +25,7 @@ def evaluate(
         typer.Option(
             metavar="TASKS",
             help="With commas between them: ntrex, flores, mgsm (or one language of these, as in ntrex_som), gsm8k, "
-            "truthfulqa, nq_open, and all that lm-eval has.",
+            "truthfulqa, nq_open, code_to_text, humaneval, mbpp, and all that lm-eval has.",
         ),
     ],
     output: Annotated[
@@ -44,7 +44,28 @@ def evaluate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="At most so many for an answer; by default the task's own number.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the shots; the same seed gives the same prompts.")] = 1234,
+    seed: Annotated[
+        int, typer.Option(help="Draws the shots, and programs; the same seed gives the same prompts.")
+    ] = 1234,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of the logit compositions among the models; by default as they were saved.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Programs for each problem, of humaneval and mbpp; more than 1 are drawn.")
+    ] = 1,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="At which these are drawn; 0 takes the likeliest token each time.")
+    ] = 0.0,
+    pass_at: Annotated[
+        str, typer.Option("--pass-at", metavar="K", help="Each k of pass@k with commas between: 1,10.")
+    ] = "1",
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-execution",
+            help="Run programs that the models wrote, in a sandbox; humaneval and mbpp need it.",
+        ),
+    ] = False,
     redo: Annotated[
         bool, typer.Option("--redo", help="Run again, and replace, what is there with other settings.")
     ] = False,
@@ -64,12 +85,15 @@ def evaluate(
 
       lmcompose evaluate models/large runs/mine/model --tasks ntrex,gsm8k --data data
       lmcompose evaluate anchor=models/large mine=runs/mine/model --tasks truthfulqa --data data --limit 100
+      lmcompose evaluate models/large runs/proxy --tasks gsm8k --data data --alpha 0.5 --output runs/half
+      lmcompose evaluate models/coder --tasks humaneval,mbpp --data data --chat --allow-code-execution
       lmcompose evaluate models/large --tasks hellaswag --output runs/hellaswag
     """
     named = name_models(models)
     wanted = [task.strip() for task in tasks.split(",") if task.strip()]
     if not wanted:
         raise ConfigurationError("--tasks is empty. Name tasks with commas between them, such as --tasks ntrex,gsm8k.")
+    each = _parse_numbers(pass_at)
     quiet_libraries()
     from lmcompose.evaluation.harness import Settings, quiet
     from lmcompose.evaluation.harness import evaluate as run
@@ -80,13 +104,25 @@ def evaluate(
         named,
         wanted,
         output,
-        settings=Settings(shots, limit, chat, max_new_tokens, seed, dtype.value if dtype else None),
+        settings=Settings(
+            shots=shots,
+            limit=limit,
+            chat=chat,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            dtype=dtype.value if dtype else None,
+            alpha=alpha,
+            samples=samples,
+            temperature=temperature,
+            pass_at=each,
+        ),
         data=data,
         batch_size=batch_size,
         device=device,
         trust_remote_code=trust_remote_code,
         use_safetensors=not no_safetensors,
         redo=redo,
+        allow_code_execution=allow_code_execution,
         report=lambda text: typer.echo(text, err=True),
     )
     if as_json:
@@ -94,6 +130,20 @@ def evaluate(
         return
     show(*(grid.to_rich() for grid in evaluation_grids(result)))
     typer.echo(f"Written to {output}")
+
+
+def _parse_numbers(given: str) -> list[int]:
+    """The numbers of --pass-at.
+
+    Raises:
+        ConfigurationError: they are none.
+    """
+    try:
+        return [int(part) for part in given.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f"--pass-at '{given}' is not one number, or numbers with commas between, such as 1,10."
+        ) from None
 
 
 def name_models(given: list[str]) -> dict[str, str]:

@@ -23,6 +23,11 @@ def sentence(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, tuple[
     return dict.fromkeys(BETAS, (doc["english"], results[0]))
 
 
+def docstring(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The same of one function: its docstring and what was written for it."""
+    return dict.fromkeys(BETAS, (doc["docstring"], results[0]))
+
+
 def chrf1(pairs: Pairs) -> float:
     """Corpus chrF with beta = 1, from 0 to 100."""
     return _corpus(pairs, 1)

@@ -131,8 +131,11 @@ def allowed(allow: bool = False) -> bool:
     return allow or os.environ.get(ENVIRONMENT) == "1"
 
 
-def check_allowed(allow: bool = False) -> None:
+def check_allowed(allow: bool = False, argument: str = "allow=True") -> None:
     """Raise unless the user allows running model-written code.
+
+    Args:
+        argument: what allows it in Python, for the message.
 
     Raises:
         ConfigurationError: neither the argument nor the environment variable allows it.
@@ -140,8 +143,20 @@ def check_allowed(allow: bool = False) -> None:
     if not allowed(allow):
         raise ConfigurationError(
             "This runs code that a model wrote. It runs in a sandbox (docs/sandbox.md), but only where you allow it: "
-            f"set {ENVIRONMENT}=1, pass allow=True in Python, or give {FLAG} on the command line."
+            f"set {ENVIRONMENT}=1, pass {argument} in Python, or give {FLAG} on the command line."
         )
+
+
+def check_sandbox() -> None:
+    """Raise unless this machine can guard what has to be guarded, so that it is known before hours of generation.
+
+    Raises:
+        ConfigurationError: it cannot.
+        LmcomposeError: the sandbox itself failed.
+    """
+    verdict = run_program("pass", allow=True)  # of our own writing
+    if verdict.status == "refused":
+        raise ConfigurationError(f"Programs cannot be run here: {verdict.reason}. See docs/sandbox.md.")
 
 
 def run_program(

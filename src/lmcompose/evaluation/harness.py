@@ -12,7 +12,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +30,21 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"{INSTALL} ({error}).") from error
 
+from tqdm import tqdm
+
 from lmcompose.card import run_record
+from lmcompose.evaluation.code_scores import program_scores, run_samples
+from lmcompose.evaluation.execution import check_allowed, check_sandbox
 from lmcompose.evaluation.hflm import ComposedLM
 from lmcompose.evaluation.identity import describe, digest
 from lmcompose.evaluation.scores import examples, scores
-from lmcompose.evaluation.tasks import HEADLINES, family, find_tasks
+from lmcompose.evaluation.settings import Settings, alphas, check_chat
+from lmcompose.evaluation.tasks import HEADLINES, PROGRAMS, family, find_tasks
+from lmcompose.evaluation.tasks.programs import ProgramTask
 from lmcompose.folders import write_json_atomic
 from lmcompose.loading import Source
 
 Result = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a score depends on beside the model and the data.
-
-    shots: examples before each question; None is the task's own number. A task whose own number is 0 keeps it.
-    limit: the first so many examples of each task; None is all.
-    chat: wrap the prompt in the model's chat template.
-    max_new_tokens: at most so many for an answer; None is the task's own number.
-    seed: draws the shots, and what a task samples.
-    dtype: of the weights; None keeps what was saved.
-    """
-
-    shots: int | None = None
-    limit: int | None = None
-    chat: bool = False
-    max_new_tokens: int | None = None
-    seed: int = 1234
-    dtype: str | None = None
 
 
 def evaluate(
@@ -73,6 +59,7 @@ def evaluate(
     trust_remote_code: bool = False,
     use_safetensors: bool = True,
     redo: bool = False,
+    allow_code_execution: bool = False,
     command: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Result:
@@ -84,6 +71,8 @@ def evaluate(
         output: the folder of the results.
         data: the folder with the data sets' own files; None reads them from the hub.
         redo: run what is there with other settings again, in place of refusing it.
+        allow_code_execution: run programs that a model wrote, in the sandbox, which some tasks need; the environment
+            variable `LMCOMPOSE_ALLOW_CODE_EXECUTION` says the same.
         command: to be recorded; None is that of this process.
         report: called with a line about each step.
 
@@ -91,23 +80,42 @@ def evaluate(
         What `results.json` has; see `summary`.
 
     Raises:
-        ConfigurationError: no such task, names that cannot be, or results of other settings in `output`.
+        ConfigurationError: no such task, names or settings that cannot be, results of other settings in `output`, or a
+            task that runs what a model wrote where that is not allowed or cannot be guarded.
         DataError, MemberError, SavedFolderError: data or a model cannot be read.
     """
     settings, output = settings or Settings(), Path(output)
     _check_names(models)
-    found = find_tasks(tasks, None if data is None else str(data))
+    runs_programs = any(name in PROGRAMS for name in tasks)
+    settings.check(runs_programs)
+    if runs_programs:
+        check_allowed(allow_code_execution, "allow_code_execution=True")
+        check_sandbox()
+    found = find_tasks(tasks, None if data is None else str(data), settings.chat)
     stamps = {name: _stamp(task) for name, task in found.items()}
     for task in found.values():
         _configure(task, settings)
-    described = {label: describe(source, trust_remote_code, use_safetensors) for label, source in models.items()}
+    reading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "use_safetensors": use_safetensors}
+    if settings.chat:
+        check_chat(models, trust_remote_code)
+    alpha_of = alphas(models, settings.alpha, **reading)
+    described = {label: describe(source, **reading) for label, source in models.items()}
+    wanted = {
+        (label, name): {
+            "model": described[label]["digest"],
+            "task": stamps[name],
+            **settings.for_task(name in PROGRAMS, alpha_of[label]),
+        }
+        for label in models
+        for name in found
+    }
     results: dict[str, dict[str, Result]] = {label: {} for label in models}
-    for label in models:  # all of them, before the first model is loaded
-        for name in found:
-            wanted = {"model": described[label]["digest"], "task": stamps[name], **asdict(settings)}
-            kept = _kept(_file(output, label, name), wanted, redo)
-            if kept is not None:
-                results[label][name] = kept
+    for label, name in wanted:  # all of them, before the first model is loaded
+        kept = _kept(_file(output, label, name), wanted[label, name], redo)
+        if kept is not None:
+            results[label][name] = kept
+            if name in PROGRAMS:  # of the same programs another k may be asked for
+                kept["scores"] = program_scores(kept["examples"], settings.pass_at)
     for label, source in models.items():
         left = [name for name in found if name not in results[label]]
         if len(left) < len(found):
@@ -119,18 +127,18 @@ def evaluate(
             device=device,
             dtype=settings.dtype,
             batch_size=batch_size,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=use_safetensors,
+            alpha=alpha_of[label],
+            **reading,
         )
         for number, name in enumerate(left, start=1):
             report(f"{label}: {name}, task {number} of {len(left)}")
-            wanted = {"model": described[label]["digest"], "task": stamps[name], **asdict(settings)}
+            given = wanted[label, name]
             result = {
                 "what": "evaluation task",
                 "model": {"label": label, **described[label]},
                 "task": name,
-                "settings": wanted,
-                **_run(model, found[name], settings, _file(output, label, name), digest(wanted)),
+                "settings": given,
+                **_run(model, found[name], settings, _file(output, label, name), digest(given)),
                 "batch_size": batch_size,
                 **run_record(seed=settings.seed, command=command),
             }
@@ -143,7 +151,7 @@ def evaluate(
     whole = {
         **summary(results),
         "models": described,
-        "settings": asdict(settings),
+        "settings": {**asdict(settings), "pass_at": list(settings.pass_at)},
         **run_record(seed=settings.seed, command=command),
     }
     write_json_atomic(output / "results.json", whole)
@@ -198,8 +206,26 @@ def _configure(task: Task, settings: Settings) -> None:
     own = task.get_config("num_fewshot")
     if own != 0:
         task.set_config(key="num_fewshot", value=(own or 0) if settings.shots is None else settings.shots)
+    _check_shots(task)
     if settings.max_new_tokens is not None and task.get_config("output_type") == "generate_until":
         task.set_config(key="generation_kwargs", value={"max_gen_toks": settings.max_new_tokens}, update=True)
+    if isinstance(task, ProgramTask) and settings.temperature > 0:
+        task.temperature = settings.temperature
+        task.draws = [f"{settings.seed}.{number}" for number in range(settings.samples)]
+
+
+def _check_shots(task: Task) -> None:
+    """Refuse more shots than there are, of which lm-eval has a bare assertion."""
+    shots, pool = task.get_config("num_fewshot"), getattr(getattr(task, "sampler", None), "df", None)
+    if shots and pool:
+        config = task.get_config("fewshot_config")
+        itself = config is not None and config.split == task.get_config("test_split")
+        there = len(pool) - itself
+        if shots > there:
+            raise ConfigurationError(
+                f"{task.task_name}: {shots} examples before each question are asked for, and {there} can be shown. "
+                "Give fewer --shots."
+            )
 
 
 def _stamp(task: Task) -> str:
@@ -236,15 +262,29 @@ def _run(lm: ComposedLM, task: Task, settings: Settings, file: Path, key: str) -
         caching.dbdict.close()
         lm.set_cache_hook(CacheHook(None))
     samples = measured["samples"][task.task_name]
-    for left in file.parent.glob(f"{cache.name}*"):
-        left.unlink()
-    return {
-        "scores": scores(samples, measured["results"][task.task_name]),
+    result = {
+        **_scored(task, samples, measured["results"][task.task_name], settings),
         "shots": task.get_config("num_fewshot"),
         "prompt": samples[0]["arguments"][0][0],
         "cut": _count_cut(lm, samples),
-        "examples": examples(samples),
     }
+    for left in file.parent.glob(f"{cache.name}*"):  # only now: where a program cannot be run, the answers are kept
+        left.unlink()
+    return result
+
+
+def _scored(task: Task, samples: Sequence[Any], aggregated: Mapping[str, Any], settings: Settings) -> Result:
+    """The scores and the examples; programs are run for theirs."""
+    if not isinstance(task, ProgramTask):
+        return {"scores": scores(samples, aggregated), "examples": examples(samples)}
+    with tqdm(desc=f"{task.task_name}: running programs") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        rows = run_samples(samples, allow=True, progress=progress)  # it was asked before anything was loaded
+    return {"scores": program_scores(rows, settings.pass_at), "examples": rows}
 
 
 def _check_room(lm: ComposedLM, task: Task) -> None:

@@ -2,12 +2,14 @@
 
 lm-eval's own class for transformers does the work, since a composition is a transformers model: batches with padding on
 the left to generate, and on the right, behind everything that counts, to score. This file adds how a model is loaded,
-scores in float32, and augmenting models that must be told what the prompt is.
+scores in float32, a logit composition's alpha, draws with a seed of their own, and augmenting models that must be told
+what the prompt is.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lm_eval.api.registry import register_model
@@ -38,6 +40,7 @@ class ComposedLM(HFLM):
         batch_size: int | str = 1,
         trust_remote_code: bool = False,
         use_safetensors: bool = True,
+        alpha: float | None = None,
         **options: Any,
     ) -> None:
         """Load the model, where it is not a live one.
@@ -49,6 +52,7 @@ class ComposedLM(HFLM):
             device: None is a GPU where there is one. A live model stays where it is.
             dtype: None keeps what was saved.
             batch_size: rows at once.
+            alpha: in place of a logit composition's own parameter of that name, in all that is asked of it.
             options: further ones of lm-eval's `HFLM`, such as `max_length`.
 
         Raises:
@@ -64,6 +68,45 @@ class ComposedLM(HFLM):
             )
         options.setdefault("softmax_dtype", "float32")  # log-likelihoods of long answers in bf16 are off by whole nats
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **options)
+        self._parameters = {} if alpha is None else {"alpha": alpha}
+
+    def _model_call(self, inps: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        """The logits of whole texts, with the composition's parameters."""
+        if not self._parameters:
+            logits: torch.Tensor = super()._model_call(inps, *given, **named)
+            return logits
+        with torch.no_grad():
+            return cast(torch.Tensor, self.model(inps, **self._parameters).logits)
+
+    def _model_generate(
+        self,
+        context: torch.Tensor,
+        *given: Any,
+        seed: str | None = None,
+        ends_at_padding: bool = False,
+        **named: Any,
+    ) -> torch.Tensor:
+        """Continue a batch of prompts, with the composition's parameters.
+
+        Args:
+            context: [batch, length] token ids.
+            seed: what is drawn depends on it and on the prompts alone, whatever was drawn before.
+            ends_at_padding: a text also ends at the token that pads, which for many models ends a document as another
+                one ends a turn; no later decoding would show that it stood there.
+        """
+        if seed is not None:
+            text = f"{seed} {context.tolist()}"
+            torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]))
+        if ends_at_padding:
+            own = self.model.generation_config.eos_token_id
+            ends = {
+                *(own if isinstance(own, list) else [own]),
+                self.tokenizer.eos_token_id,
+                self.tokenizer.pad_token_id,
+            }
+            named["eos_token_id"] = sorted(ends - {None, self.tokenizer.unk_token_id})
+        ids: torch.Tensor = super()._model_generate(context, *given, **self._parameters, **named)
+        return ids
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None

@@ -45,7 +45,7 @@ def decode_tokens(
     attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[list[float], torch.Tensor]:
-    """The same with the ids [batch, new]; without a mask nothing is padding; `options` are further ones of `generate`."""
+    """The same with the ids [batch, new]; without a mask nothing is padding; `options` are more of `generate`."""
     clock = Clock(now)
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=new_tokens, min_new_tokens=new_tokens, pad_token_id=0, use_cache=True

@@ -7,7 +7,8 @@ of Python. Nothing is imported but read and parsed.
     python -m lmcompose.experiments.standard_library data
 
 writes both as composition data: `python-train.jsonl`, the sources of whole modules, `python-heldout.jsonl`, a passage
-of each of some modules that the first file does not have, and the same of the prose.
+of each of some modules that the first file does not have, and the same of the prose. With `--pairs` it writes functions
+with their docstrings instead, `code_to_text-train.jsonl` and `code_to_text-heldout.jsonl`, of the same modules.
 """
 
 import argparse
@@ -16,15 +17,18 @@ import json
 import random
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from lmcompose.evaluation.docstrings import first_paragraph, without_docstring
 from lmcompose.folders import write_text_atomic
 
 HELD_OUT = 0.2
 """The share of the documents that `write_texts` holds out."""
 PASSAGE = 1_600
 """Characters of a held-out passage, at most."""
+LONGEST_FUNCTION, SHORTEST_DOCSTRING = 1_200, 4
+"""Characters of a function in a pair, at most, and words of its docstring's first paragraph, at least."""
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -66,21 +70,62 @@ def write_texts(folder: str | Path, seed: int = 0) -> list[Path]:
     written: list[Path] = []
     for kind, texts in (("python", sources), ("prose", {f"{at}": text for at, text in enumerate(prose())})):
         draw = random.Random(seed)
-        names = [name for name, text in texts.items() if len(text) >= PASSAGE]
-        draw.shuffle(names)
-        cut = round(len(names) * HELD_OUT)
+        train, held_out = _split(texts, draw)
         parts = {
-            "train": {name: texts[name] for name in names[cut:]},
-            "heldout": {name: _passage(texts[name], draw) for name in names[:cut]},
+            "train": {name: texts[name] for name in train},
+            "heldout": {name: _passage(texts[name], draw) for name in held_out},
         }
         for part, documents in parts.items():
-            lines = [
-                json.dumps({"document": name, "text": text}, ensure_ascii=False) for name, text in documents.items()
-            ]
-            written.append(Path(folder) / f"{kind}-{part}.jsonl")
-            written[-1].parent.mkdir(parents=True, exist_ok=True)
-            write_text_atomic(written[-1], "\n".join(lines) + "\n")
+            rows = [{"document": name, "text": text} for name, text in documents.items()]
+            written.append(_write(Path(folder) / f"{kind}-{part}.jsonl", rows))
     return written
+
+
+def write_pairs(folder: str | Path, seed: int = 0) -> list[Path]:
+    """Write functions with their docstrings as JSON lines, {"module", "function", "code", "docstring"}, for the task
+    code_to_text: `code_to_text-train.jsonl` and `code_to_text-heldout.jsonl`.
+
+    With one seed the modules are split as in `write_texts`, so that what was trained on the one is tested on the other.
+    The docstring is its first paragraph, and is no part of the code. A held-out pair has neither the code nor the
+    docstring of a pair to train on.
+    """
+    sources = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in _paths()}
+    train, held_out = (
+        [pair for name in sorted(names) for pair in _pairs(name, sources[name])]
+        for names in _split(sources, random.Random(seed))
+    )
+    seen = {pair[key] for pair in train for key in ("code", "docstring")}
+    held_out = [pair for pair in held_out if not {pair["code"], pair["docstring"]} & seen]
+    parts = {"train": train, "heldout": held_out}
+    return [_write(Path(folder) / f"code_to_text-{part}.jsonl", pairs) for part, pairs in parts.items()]
+
+
+def _pairs(module: str, source: str) -> Iterator[dict[str, str]]:
+    """The functions of a module that have a docstring in words, and are not long."""
+    lines = source.split("\n")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            parted = without_docstring("\n".join(lines[first - 1 : node.end_lineno]))
+            if parted is None:
+                continue
+            code, docstring = parted[0], first_paragraph(parted[1])
+            if len(code) <= LONGEST_FUNCTION and len(docstring.split()) >= SHORTEST_DOCSTRING and docstring not in code:
+                yield {"module": module, "function": node.name, "code": code, "docstring": docstring}
+
+
+def _split(texts: Mapping[str, str], draw: random.Random) -> tuple[list[str], list[str]]:
+    """The names of the documents to train on, and of those held out; one that is shorter than a passage is neither."""
+    names = [name for name, text in texts.items() if len(text) >= PASSAGE]
+    draw.shuffle(names)
+    cut = round(len(names) * HELD_OUT)
+    return names[cut:], names[:cut]
+
+
+def _write(file: Path, rows: Iterable[Mapping[str, str]]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(file, "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
+    return file
 
 
 def _passage(text: str, draw: random.Random) -> str:
@@ -126,8 +171,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the files are written")
     parser.add_argument("--seed", type=int, default=0, help="of what is held out (default 0)")
+    parser.add_argument("--pairs", action="store_true", help="functions with their docstrings, for code_to_text")
     options = parser.parse_args()
-    print("\n".join(f"Written: {path}" for path in write_texts(options.folder, options.seed)))
+    write = write_pairs if options.pairs else write_texts
+    print("\n".join(f"Written: {path}" for path in write(options.folder, options.seed)))
 
 
 if __name__ == "__main__":

@@ -93,4 +93,4 @@ def score_title(score: str, unit: str | None) -> str:
     """A score in words: "exact_match, % (strict-match)"."""
     metric, _, chosen = score.partition(",")
     metric = {"chrf1": "chrF1", "chrf2": "chrF2"}.get(metric, metric) + (", %" if unit == "share" else "")
-    return metric if chosen in ("", "none", "first_line") else f"{metric} ({chosen})"
+    return metric if chosen in ("", "none", "first_line", "code", "docstring") else f"{metric} ({chosen})"

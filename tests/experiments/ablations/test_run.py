@@ -1,5 +1,6 @@
 """A recipe against itself with other augmenting models, small: what is trained, scored, kept and said."""
 
+import ast
 import io
 import json
 import math
@@ -272,3 +273,20 @@ def test_the_standard_library_is_split_by_document(texts: list[Path], tmp_path: 
     assert all(each["text"] in sources[each["document"]] for each in read[1])
     again = standard_library.write_texts(tmp_path)
     assert [path.read_text() for path in again] == [path.read_text() for path in texts]
+
+
+def test_pairs_of_functions_and_docstrings_are_split_as_the_texts_are(texts: list[Path], tmp_path: Path) -> None:
+    paths = standard_library.write_pairs(tmp_path)
+    assert [path.name for path in paths] == ["code_to_text-train.jsonl", "code_to_text-heldout.jsonl"]
+    train, held_out = ([json.loads(line) for line in path.read_text().splitlines()] for path in paths)
+    assert len(train) > 2 * len(held_out) > 200
+    for path, pairs in zip(texts, (train, held_out), strict=False):
+        documents = {json.loads(line)["document"] for line in path.read_text().splitlines()}
+        assert {pair["module"] for pair in pairs} <= documents
+    for key in ("code", "docstring"):
+        assert not {pair[key] for pair in train} & {pair[key] for pair in held_out}
+    for pair in held_out:
+        function = ast.parse(pair["code"]).body[0]
+        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        assert (function.name, ast.get_docstring(function)) == (pair["function"], None)
+        assert "\n" not in pair["docstring"]

@@ -13,6 +13,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from lmcompose.errors import ConfigurationError, DataError, nearest
 from lmcompose.evaluation.tasks import data as datasets
+from lmcompose.evaluation.tasks.programs import ProgramTask
 
 HERE = Path(__file__).parent
 
@@ -23,7 +24,9 @@ LANGUAGES: dict[str, Callable[[str | None], list[str]]] = {
 }
 """The tasks that there are once for every language: NAME_CODE, and NAME for all of them."""
 
-SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open")
+SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open", "code_to_text")
+PROGRAMS = ("humaneval", "mbpp")
+"""The tasks whose answers are programs, which are run."""
 GROUPS = {"truthfulqa": ("truthfulqa_mc1", "truthfulqa_mc2")}
 
 HEADLINES: dict[str, str] = {
@@ -34,6 +37,9 @@ HEADLINES: dict[str, str] = {
     "truthfulqa_mc1": "acc,none",
     "truthfulqa_mc2": "acc,none",
     "nq_open": "exact_match,answer",
+    "code_to_text": "chrf1,docstring",
+    "humaneval": "pass@1,code",
+    "mbpp": "pass@1,code",
 }
 """The score by which models are compared, by task or family of tasks; lm-eval's spelling: metric, comma, filter."""
 
@@ -44,11 +50,12 @@ def family(task: str) -> str:
     return name if code and name in LANGUAGES else task
 
 
-def find_tasks(names: Sequence[str], data: str | None = None) -> dict[str, Task]:
+def find_tasks(names: Sequence[str], data: str | None = None, chat: bool = False) -> dict[str, Task]:
     """The tasks of these names, in their order, with their data read; languages and groups are spelt out.
 
     Args:
         data: the folder with the data sets' own files; None reads them from the hub.
+        chat: the prompts are for chat templates, for which some tasks have others.
 
     Raises:
         ConfigurationError: there is no such task.
@@ -57,14 +64,16 @@ def find_tasks(names: Sequence[str], data: str | None = None) -> dict[str, Task]
     found: dict[str, Task] = {}
     rest = []
     for name in names:
-        ours = _ours(name, data)
+        ours = _ours(name, data, chat)
         if ours is None:
             rest.append(name)
         found |= ours or {}
     return {**found, **(_of_lm_eval(rest) if rest else {})}
 
 
-def _ours(name: str, data: str | None) -> dict[str, Task] | None:
+def _ours(name: str, data: str | None, chat: bool) -> dict[str, Task] | None:
+    if name in PROGRAMS:
+        return {name: _build(f"{name}_chat" if chat else name, name, data, kind=ProgramTask)}
     if name in GROUPS:
         return {member: _build(member, member, data) for member in GROUPS[name]}
     if name in SINGLE:
@@ -82,24 +91,33 @@ def _ours(name: str, data: str | None) -> dict[str, Task] | None:
     return {name: _build(beginning, name, data, code)}
 
 
-def _build(file: str, name: str, data: str | None, language: str | None = None) -> ConfigurableTask:
+def _build(
+    file: str, name: str, data: str | None, language: str | None = None, kind: type[ConfigurableTask] = ConfigurableTask
+) -> ConfigurableTask:
     config: dict[str, Any] = load_yaml(HERE / f"{file}.yaml")
     options = {"data": data} if language is None else {"data": data, "language": language}
-    return ConfigurableTask(config={**config, "task": name, "dataset_kwargs": options})
+    return kind(config={**config, "task": name, "dataset_kwargs": options})
 
 
 def _of_lm_eval(names: Sequence[str]) -> dict[str, Task]:
     manager = TaskManager()  # which reads some thousand files, so only where it is needed
     for name in names:
         if name not in manager.all_tasks:
-            ours = [*LANGUAGES, *SINGLE, *GROUPS]
+            ours = [*LANGUAGES, *SINGLE, *GROUPS, *PROGRAMS]
             raise ConfigurationError(
                 f"There is no task '{name}', neither here nor in lm-eval.{nearest(name, [*ours, *manager.all_tasks])} "
                 f"Here are {', '.join(ours)}; `lm-eval ls tasks` lists the others."
             )
     try:
-        return dict(manager.load(list(names))["tasks"])
+        found = dict(manager.load(list(names))["tasks"])
     except Exception as error:  # the hub, the network and a task's own code have no common error
         raise DataError(
             f"lm-eval could not set up {', '.join(names)}: {str(error).partition(chr(10))[0]} Its data are on the hub."
         ) from error
+    for name, task in found.items():
+        if getattr(task, "UNSAFE_CODE", False):
+            raise ConfigurationError(
+                f"'{name}' runs what a model wrote without a sandbox, and so is not run here. Tasks that have one are "
+                f"{', '.join(PROGRAMS)}."
+            )
+    return found

@@ -1,8 +1,7 @@
 """The papers' data as lm-eval's tasks read it: from a folder of the user's, in the layout of its source, or the hub.
 
-Every reader takes the folder as `data` (None for the hub) and gives the splits by name. Files are looked for in the
-folder itself and in the folders inside it that bear a name of the data set, so that one folder can hold all of them.
-lm-eval calls these functions with all that a task's `metadata` has, which is why they take more than they read.
+Every reader takes the folder as `data` (None for the hub) and gives the splits by name. lm-eval calls these functions
+with all that a task's `metadata` has, which is why they take more than they read.
 """
 
 import json
@@ -10,13 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from lmcompose.errors import DataError
 from lmcompose.evaluation.extraction import number
+from lmcompose.evaluation.tasks.files import (
+    ADVICE,
+    Splits,
+    either,
+    find_any,
+    find_file,
+    find_files,
+    from_hub,
+    read_lines,
+    read_rows,
+)
 from lmcompose.evaluation.tasks.languages import language_name
-
-Splits = dict[str, Dataset]
 
 NTREX = ("ntrex", "NTREX-128", "NTREX/NTREX-128")
 FLORES = ("flores", "flores200_dataset", "flores101_dataset", "floresp-v2.0-rc.3")
@@ -29,7 +37,7 @@ def ntrex_languages(data: str | None) -> list[str]:
     Raises:
         DataError: no folder is named, or it has no such file.
     """
-    source = _file(_folder(data, "NTREX", "https://github.com/MicrosoftTranslator/NTREX"), NTREX, _NTREX_ENGLISH)
+    source = find_file(_folder(data, "NTREX", "https://github.com/MicrosoftTranslator/NTREX"), NTREX, _NTREX_ENGLISH)
     codes = sorted(file.name.split(".")[1] for file in source.parent.glob("newstest2019-ref.*.txt"))
     return [code for code in codes if not code.startswith("eng")]
 
@@ -48,7 +56,7 @@ def flores_languages(data: str | None) -> list[str]:
 def ntrex(data: str | None = None, language: str = "", **_: Any) -> Splits:
     """NTREX, sentence by sentence: the translation into `language` and the English original, as the split "test"."""
     folder = _folder(data, "NTREX", "https://github.com/MicrosoftTranslator/NTREX")
-    english = _file(folder, NTREX, _NTREX_ENGLISH)
+    english = find_file(folder, NTREX, _NTREX_ENGLISH)
     return {"test": _pairs(english.with_name(f"newstest2019-ref.{language}.txt"), english, language)}
 
 
@@ -65,15 +73,16 @@ def flores(data: str | None = None, language: str = "", **_: Any) -> Splits:
 def gsm8k(data: str | None = None, **_: Any) -> Splits:
     """GSM8K: train.jsonl, for shots, and test.jsonl."""
     if data is None:
-        return _hub("openai/gsm8k", "main")
-    return {split: _rows(_file(Path(data), ("gsm8k",), f"{split}.jsonl")) for split in ("train", "test")}
+        return from_hub("openai/gsm8k", "main")
+    files = {split: find_file(Path(data), ("gsm8k",), f"{split}.jsonl") for split in ("train", "test")}
+    return {split: Dataset.from_list(read_rows(file)) for split, file in files.items()}
 
 
 def mgsm_languages(data: str | None) -> list[str]:
     """The languages with a file mgsm_CODE.tsv; without a folder, all that MGSM has."""
     if data is None:
         return ["bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh"]
-    first = _file(Path(data), ("mgsm",), "mgsm_*.tsv")
+    first = find_file(Path(data), ("mgsm",), "mgsm_*.tsv")
     return sorted(file.stem.removeprefix("mgsm_") for file in first.parent.glob("mgsm_*.tsv"))
 
 
@@ -83,12 +92,12 @@ def mgsm(data: str | None = None, language: str = "", **_: Any) -> Splits:
     A line of its files is a question, a tab and a number.
     """
     if data is None:
-        rows = _hub("juletxara/mgsm", language)["test"]
+        rows = from_hub("juletxara/mgsm", language)["test"]
         found = [(row["question"], str(row["answer_number"])) for row in rows]
     else:
-        file = _file(Path(data), ("mgsm",), f"mgsm_{language}.tsv")
+        file = find_file(Path(data), ("mgsm",), f"mgsm_{language}.tsv")
         found = []
-        for line, text in enumerate(_lines(file), start=1):
+        for line, text in enumerate(read_lines(file), start=1):
             question, tab, answer = text.rpartition("\t")
             if not tab or number(answer) is None:
                 raise DataError(f"{file}, line {line}: a line is a question, a tab and a number; this one is not.")
@@ -99,11 +108,9 @@ def mgsm(data: str | None = None, language: str = "", **_: Any) -> Splits:
 def truthfulqa(data: str | None = None, **_: Any) -> Splits:
     """TruthfulQA's multiple choices: `mc1_targets` and `mc2_targets`, each with `choices` and `labels`."""
     if data is None:
-        return _hub("truthfulqa/truthful_qa", "multiple_choice")
+        return from_hub("truthfulqa/truthful_qa", "multiple_choice")
     names = ("mc_task.json", "en_validation.json", "truthfulqa.json", "validation.json")
-    file = next(iter(_files(Path(data), ("truthfulqa", "TruthfulQA/data", "data"), names)), None)
-    if file is None:
-        raise DataError(f"There is no {_either(names)} in {data}. {_ADVICE}")
+    file = find_any(Path(data), ("truthfulqa", "TruthfulQA/data", "data"), names)
     rows = json.loads(file.read_text(encoding="utf-8"))
     return {"validation": Dataset.from_list([_choices(row) for row in rows])}
 
@@ -111,18 +118,15 @@ def truthfulqa(data: str | None = None, **_: Any) -> Splits:
 def nq_open(data: str | None = None, **_: Any) -> Splits:
     """Natural Questions, open: a question and the answers that are right, all of them aliases of each other."""
     if data is None:
-        return _hub("google-research-datasets/nq_open", None)
+        return from_hub("google-research-datasets/nq_open", None)
     names = ("NQ-open.dev.jsonl", "NQ-open.efficientqa.dev.1.1.jsonl", "nq_open.jsonl")
-    file = next(iter(_files(Path(data), ("nq_open", "nq-open"), names)), None)
-    if file is None:
-        raise DataError(f"There is no {_either(names)} in {data}. {_ADVICE}")
-    return {"validation": _rows(file).select_columns(["question", "answer"])}
+    file = find_any(Path(data), ("nq_open", "nq-open"), names)
+    return {"validation": Dataset.from_list(read_rows(file)).select_columns(["question", "answer"])}
 
 
-# ------------------------------------------------------------------------------------------------------------ files
+# ----------------------------------------------------------------------------------------------------------- layouts
 
 _NTREX_ENGLISH = "newstest2019-src.eng.txt"
-_ADVICE = "Give the folder that has the data set's own files; docs/evaluate.md shows their names."
 
 
 def _folder(data: str | None, name: str, source: str) -> Path:
@@ -131,40 +135,16 @@ def _folder(data: str | None, name: str, source: str) -> Path:
     return Path(data)
 
 
-def _files(folder: Path, inside: Sequence[str], names: Sequence[str]) -> list[Path]:
-    """Every file of one of these names (or patterns) in `folder` or in one of these folders inside it."""
-    places = [folder, *(folder / name for name in inside)]
-    return [file for place in places for name in names for file in sorted(place.glob(name)) if file.is_file()]
-
-
-def _file(folder: Path, inside: Sequence[str], name: str) -> Path:
-    found = _files(folder, inside, (name,))
-    if not found:
-        raise DataError(f"There is no {name} in {folder}, nor in {_either(inside)} inside it. {_ADVICE}")
-    return found[0]
-
-
 def _flores_file(folder: Path, split: str, codes: Sequence[str]) -> Path:
     inside = (split, *(f"{name}/{split}" for name in FLORES))
-    found = _files(folder, inside, [f"{code}.{split}" for code in codes])
+    found = find_files(folder, inside, [f"{code}.{split}" for code in codes])
     if not found:
-        raise DataError(f"There is no {_either([f'{split}/{code}.{split}' for code in codes])} in {folder}. {_ADVICE}")
+        raise DataError(f"There is no {either(*(f'{split}/{code}.{split}' for code in codes))} in {folder}. {ADVICE}")
     return found[0]
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(names)
-
-
-def _lines(file: Path) -> list[str]:
-    if not file.is_file():
-        raise DataError(f"There is no {file}. {_ADVICE}")
-    text = file.read_text(encoding="utf-8-sig")
-    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")  # splitlines would also cut at U+2028
 
 
 def _pairs(translated: Path, english: Path, language: str) -> Dataset:
-    sources, references = _lines(translated), _lines(english)
+    sources, references = read_lines(translated), read_lines(english)
     if len(sources) != len(references):
         raise DataError(
             f"{translated} has {len(sources)} lines and {english} has {len(references)}. They must be translations of "
@@ -179,17 +159,6 @@ def _pairs(translated: Path, english: Path, language: str) -> Dataset:
     )
 
 
-def _rows(file: Path) -> Dataset:
-    rows = []
-    for line, text in enumerate(_lines(file), start=1):
-        if text.strip():
-            try:
-                rows.append(json.loads(text))
-            except ValueError as error:
-                raise DataError(f"{file}, line {line}: this is no JSON ({error}). Get the file again.") from error
-    return Dataset.from_list(rows)
-
-
 def _choices(row: dict[str, Any]) -> dict[str, Any]:
     """A question of TruthfulQA with its choices as lists, whichever of the two published forms it comes in."""
     found = {"question": row["question"]}
@@ -199,13 +168,3 @@ def _choices(row: dict[str, Any]) -> dict[str, Any]:
             targets = {"choices": list(targets), "labels": list(targets.values())}
         found[name] = {"choices": targets["choices"], "labels": targets["labels"]}
     return found
-
-
-def _hub(name: str, configuration: str | None) -> Splits:
-    try:
-        return dict(load_dataset(name, configuration))
-    except Exception as error:  # the hub, the network and the format have no common error
-        raise DataError(
-            f"'{name}' could not be read from the hub: {str(error).partition(chr(10))[0]} Without a network, name a "
-            "folder with its files: --data FOLDER."
-        ) from error
