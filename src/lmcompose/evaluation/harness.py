@@ -32,7 +32,9 @@ except ImportError as error:
 
 from lmcompose.card import run_record
 from lmcompose.evaluation.hflm import ComposedLM
-from lmcompose.evaluation.identity import describe, digest
+from lmcompose.evaluation.identity import digest
+from lmcompose.evaluation.remote_lm import RemoteLM
+from lmcompose.evaluation.remote_system import RemoteSystem, describe_system, read_system
 from lmcompose.evaluation.scores import examples, scores
 from lmcompose.evaluation.tasks import HEADLINES, family, find_tasks
 from lmcompose.folders import write_json_atomic
@@ -62,7 +64,7 @@ class Settings:
 
 
 def evaluate(
-    models: Mapping[str, Source],
+    models: Mapping[str, Source | RemoteSystem],
     tasks: Sequence[str],
     output: str | Path,
     *,
@@ -79,7 +81,8 @@ def evaluate(
     """Every model on every task; of what is there from an earlier run, nothing is done again.
 
     Args:
-        models: by the names that they have in the results; the others are compared with the first.
+        models: by the names that they have in the results; the others are compared with the first. A YAML file
+            describes one behind an API (see `remote_system`).
         tasks: names of ours (see docs/evaluate.md) and of lm-eval's.
         output: the folder of the results.
         data: the folder with the data sets' own files; None reads them from the hub.
@@ -100,7 +103,8 @@ def evaluate(
     stamps = {name: _stamp(task) for name, task in found.items()}
     for task in found.values():
         _configure(task, settings)
-    described = {label: describe(source, trust_remote_code, use_safetensors) for label, source in models.items()}
+    models = {label: read_system(source) for label, source in models.items()}
+    described = {label: describe_system(source, trust_remote_code, use_safetensors) for label, source in models.items()}
     results: dict[str, dict[str, Result]] = {label: {} for label in models}
     for label in models:  # all of them, before the first model is loaded
         for name in found:
@@ -114,7 +118,8 @@ def evaluate(
             report(f"{label}: {len(found) - len(left)} of {len(found)} tasks are there already")
         if not left:
             continue
-        model = ComposedLM(
+        lm: Any = RemoteLM if isinstance(source, RemoteSystem) else ComposedLM
+        model = lm(
             source,
             device=device,
             dtype=settings.dtype,

@@ -23,8 +23,10 @@ LANGUAGES: dict[str, Callable[[str | None], list[str]]] = {
 }
 """The tasks that there are once for every language: NAME_CODE, and NAME for all of them."""
 
-SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open")
-GROUPS = {"truthfulqa": ("truthfulqa_mc1", "truthfulqa_mc2")}
+KEY_VALUES = ("kv_subs", "num_math", "kv_math")
+REALTIME_QA = ("realtime_qa", "realtime_qa_evidence")
+SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open", *REALTIME_QA, *KEY_VALUES)
+GROUPS = {"truthfulqa": ("truthfulqa_mc1", "truthfulqa_mc2"), "kv_arithmetic": KEY_VALUES}
 
 HEADLINES: dict[str, str] = {
     "ntrex": "chrf1,first_line",
@@ -34,6 +36,8 @@ HEADLINES: dict[str, str] = {
     "truthfulqa_mc1": "acc,none",
     "truthfulqa_mc2": "acc,none",
     "nq_open": "exact_match,answer",
+    **dict.fromkeys(REALTIME_QA, "acc,none"),
+    **dict.fromkeys(KEY_VALUES, "exact_match,none"),
 }
 """The score by which models are compared, by task or family of tasks; lm-eval's spelling: metric, comma, filter."""
 
