@@ -60,7 +60,9 @@ class RemoteLM(TemplateLM):
         self.system, self.base, self.tokenizer = system, system.base, system.base.tokenizer
         self.batch_size, self._device = batch_size, torch.device(device or "cpu")
         options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-        options |= {"use_safetensors": use_safetensors} | ({"device_map": device} if device not in (None, "cpu") else {})
+        options |= {"use_safetensors": use_safetensors} | (
+            {"device_map": device} if device not in (None, "cpu") else {}
+        )
         self.members = {}
         for role, source in system.members.items():
             member = load_member(source, role=role, **options)

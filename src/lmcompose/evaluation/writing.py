@@ -153,7 +153,9 @@ class Writer:
             **options,
         )
         new = output[:, longest:].tolist()
-        return [cut(self.tokenizer.decode(_before_end(self.model, row), skip_special_tokens=True), how.stop) for row in new]
+        return [
+            cut(self.tokenizer.decode(_before_end(self.model, row), skip_special_tokens=True), how.stop) for row in new
+        ]
 
 
 def cut(text: str, stop: Sequence[str]) -> str:

@@ -146,7 +146,11 @@ def test_an_answer_that_holds_a_placeholder_stays_what_it_is() -> None:
 
 def test_instructions_and_answers_from_files(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
-    seed = {"id": "seed_task_0", "instruction": "Add.", "instances": [{"input": "1 and 2", "output": "3"}, {"input": "x"}]}
+    seed = {
+        "id": "seed_task_0",
+        "instruction": "Add.",
+        "instances": [{"input": "1 and 2", "output": "3"}, {"input": "x"}],
+    }
     plain = {"instruction": "Name a colour.", "input": ""}
     file.write_text(json.dumps(seed) + "\n\n" + json.dumps(plain) + "\n")
     first, second = read_instructions(file)

@@ -1,8 +1,8 @@
 """Judge two systems pairwise, keeping every answer and every verdict as it comes.
 
-    output/answers/SYSTEM.jsonl    what each system answered, where it is a model
-    output/verdicts.jsonl          every reply of the judge, with the verdict that was read from it
-    output/results.json            the win rate, and all that docs/judging.md names
+output/answers/SYSTEM.jsonl    what each system answered, where it is a model
+output/verdicts.jsonl          every reply of the judge, with the verdict that was read from it
+output/results.json            the win rate, and all that docs/judging.md names
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -15,9 +15,7 @@ Verdict = Literal["A", "B", "tie"]
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NAMED = r"(?:(?:[Aa]n?\s+)?(?P<tie>[Tt]ie|TIE|[Dd]raw)|(?:(?:[Aa]nswer|[Rr]esponse|[Aa]ssistant)\s+)?(?P<letter>[AB]))"
 _ENDS = r"""(?=[\s"'*_`)\]}.!]*$|\s*[,;:\u2013\u2014(-]\s*(?!\(?(?:[AB]|[Tt]ie)\b))"""
-_STATED = re.compile(
-    rf"\b(?i:verdict)\b[\s*_`:=>-]*(?:is\b[\s*_`:]*)?[\"'*_`(\[{{]*{_NAMED}{_ENDS}", re.MULTILINE
-)
+_STATED = re.compile(rf"\b(?i:verdict)\b[\s*_`:=>-]*(?:is\b[\s*_`:]*)?[\"'*_`(\[{{]*{_NAMED}{_ENDS}", re.MULTILINE)
 _ANY_STATED = re.compile(r"\b(?i:verdict)\b[\s*_`]*[:=]")
 _BRACKETED = re.compile(r"\[\[\s*(?:(?P<letter>[AB])|(?P<tie>C|[Tt]ie))\s*\]\]")
 _BARE = re.compile(rf"""[\s"'*_`(\[]*{_NAMED}[\s"'*_`)\].!]*""")
@@ -88,7 +86,9 @@ def summarise(pairs: Sequence[tuple[Verdict | None, Verdict | None]], seed: int 
         "win_rate": None if not scored else _rate(scored, [1.0] * len(scored), seed),
         "at_least": _with_unreadable_as(pairs, "B", "A"),
         "at_most": _with_unreadable_as(pairs, "A", "B"),
-        "comparison": compare(scored, [1 - value for value in scored], seed=seed).to_json() if len(scored) > 1 else None,
+        "comparison": compare(scored, [1 - value for value in scored], seed=seed).to_json()
+        if len(scored) > 1
+        else None,
         "counts": counts,
         "position": _position(pairs, seed),
         "flips": _share(counts["flipped"], len(scored)),

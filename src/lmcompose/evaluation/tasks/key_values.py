@@ -14,7 +14,6 @@ from datasets import Dataset
 from lmcompose.errors import DataError
 
 
-
 def kv_subs(data: str | None = None, **_: Any) -> dict[str, Dataset]:
     """Keys by their values."""
     return _questions(data, "kv_subs")

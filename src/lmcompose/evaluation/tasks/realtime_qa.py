@@ -37,7 +37,9 @@ def questions(data: str | None = None, **_: Any) -> dict[str, Dataset]:
     places = [Path(data), *(Path(data) / name for name in FOLDERS)]
     files = [file for place in places for file in sorted(place.glob("*.jsonl")) if NAMES.fullmatch(file.name)]
     if not files:
-        raise DataError(f"There is no file such as 20230106_qa.jsonl in {data}, nor in {FOLDERS[0]} inside it ({source}).")
+        raise DataError(
+            f"There is no file such as 20230106_qa.jsonl in {data}, nor in {FOLDERS[0]} inside it ({source})."
+        )
     found: dict[str, dict[str, Any]] = {}
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8-sig").split("\n"), start=1):
@@ -102,7 +104,9 @@ def _question(line: str, where: str) -> dict[str, Any]:
     except (TypeError, ValueError):
         right = []
     if not right or not all(0 <= index < len(choices) for index in right):
-        raise DataError(f"{where}: 'answer' must be indices from 0 to {len(choices) - 1}, such as [\"2\"], not {answer!r}.")
+        raise DataError(
+            f"{where}: 'answer' must be indices from 0 to {len(choices) - 1}, such as [\"2\"], not {answer!r}."
+        )
     return {
         "id": str(row.get("question_id", where)),
         "question": _plain(str(asked)),
