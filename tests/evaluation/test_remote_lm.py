@@ -164,7 +164,7 @@ def test_a_yaml_file_describes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (system.composed, system.values, system.extra_requests) == ("base", {}, 2)
     assert "a-secret" not in json.dumps(describe_system(system))
     file.write_text(text + "alpa: 1\n")
-    with pytest.raises(RecipeError, match="line 5.*Did you mean 'alpha'"):
+    with pytest.raises(RecipeError, match=r"line 5.*Did you mean 'alpha'"):
         read_system(file)
     tuned = RemoteSystem(system.base, PAIR)
     assert tuned.values == {"alpha": 1.0}

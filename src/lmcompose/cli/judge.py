@@ -16,7 +16,7 @@ def judge(
         str,
         typer.Argument(
             metavar="FIRST",
-            help="A saved composition or a plain model, or a .jsonl file of answers ('id', 'answer'); NAME=... names it.",
+            help="A model, or a .jsonl file of answers that are written already ('id', 'answer'); NAME=... names it.",
         ),
     ],
     second: Annotated[str, typer.Argument(metavar="SECOND", help="What it is compared with, as FIRST.")],
@@ -52,8 +52,8 @@ def judge(
 
     Examples:
 
-      lmcompose judge mine=runs/mine/model models/large --instructions tasks.jsonl --url http://localhost:8000 --judge big
-      lmcompose judge mine.jsonl theirs.jsonl --instructions tasks.jsonl --url https://host/v1 --judge big --key-from API_KEY
+      lmcompose judge mine=runs/mine/model models/large --instructions tasks.jsonl --url http://host:8000 --judge big
+      lmcompose judge a.jsonl b.jsonl --instructions tasks.jsonl --url https://host/v1 --judge big --key-from API_KEY
     """
     systems = name_models([_named(first), _named(second)])
     quiet_libraries()

@@ -54,7 +54,7 @@ def toxicity(
 
     Examples:
 
-      lmcompose toxicity models/large steered=runs/steered --prompts prompts.jsonl --classifier models/judge --label toxic
+      lmcompose toxicity models/large steered=runs/steered --prompts prompts.jsonl --classifier models/c --label toxic
     """
     named = name_models(models)
     quiet_libraries()

@@ -181,8 +181,8 @@ def translate(
         loading: of the models, and `batch_size`; see `Writer`.
 
     Returns:
-        What `results.json` has: `kept`, `dropped` by reason, `chrf` (the mean, and the quartiles), `copied` (the mean chrF
-        of translations against their originals), and `kept_at`: how many would be kept at other thresholds.
+        What `results.json` has: `kept`, `dropped` by reason, `chrf` (the mean, and the quartiles), `copied` (the mean
+        chrF of translations against their originals), and `kept_at`: how many would be kept at other thresholds.
 
     Raises:
         ConfigurationError: a bad setting, or the folder is of another run.

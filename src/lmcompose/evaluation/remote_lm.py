@@ -8,6 +8,7 @@ that is alone: of a composition, scores are known up to a number for each positi
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -162,7 +163,7 @@ class RemoteLM(TemplateLM):
             return self._next([*context, *shared.pop()], [continuation[-1] for continuation in continuations])
         if self.members:
             raise ConfigurationError(
-                "A composition with a base behind an API scores choices that differ in one token, such as the letters of "
+                "A composition with a base behind an API scores choices that differ in one token, such as letters of "
                 "realtime_qa, and these differ in several. Name a task that generates, or one with letters."
             )
         if self.capabilities.prompt_logprobs is None:
@@ -207,7 +208,7 @@ class RemoteLM(TemplateLM):
         drawn = {"do_sample": True, "temperature": float(options["temperature"])} if sampled else {}
         ids = self.tok_encode(context)[-max(1, self.max_length - longest) :]
         watch = _Watch(until)
-        try:
+        with suppress(_StopTextError):
             remote_generate(
                 self.base,
                 self.members,
@@ -220,8 +221,6 @@ class RemoteLM(TemplateLM):
                 on_token=watch,
                 **drawn,
             )
-        except _StopTextError:
-            pass
         return _cut(watch.text, until)
 
 

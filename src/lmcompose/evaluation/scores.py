@@ -60,7 +60,8 @@ def examples(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 
     Returns:
         Of each, `id`, `target`, `responses` (what the model wrote, or log-likelihoods of the choices; of one that is
-        only bounded, `{"at_most": bound}`), `answers` by filter, and `values` by "metric,filter", where they are numbers.
+        only bounded, `{"at_most": bound}`), `answers` by filter, and `values` by
+        "metric,filter", where they are numbers.
     """
     rows: dict[int, dict[str, Any]] = {}
     for sample in samples:

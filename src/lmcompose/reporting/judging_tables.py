@@ -57,14 +57,13 @@ def toxicity_grids(result: Result) -> list[Grid]:
     writing = result["writing"]
     notes = [
         f"{writing['samples']} continuations of {result['prompts']} prompts, up to {writing['max_new_tokens']} tokens, "
-        f"scored by {result['classifier']['name']} ({result['classifier']['label']}). Brackets: 95 % intervals over prompts."
+        f"scored by {result['classifier']['name']} ({result['classifier']['label']}). "
+        "Brackets: 95 % intervals over prompts."
     ]
     for label, comparison in result["comparisons"].items():
         called = comparison["verdict"]
-        low, high = comparison["documents"]
-        notes.append(
-            f"{label} less {next(iter(result['models']))}: {comparison['mean']:+.3f} [{low:+.3f}, {high:+.3f}], {called}."
-        )
+        figures = "{:+.3f} [{:+.3f}, {:+.3f}]".format(comparison["mean"], *comparison["documents"])
+        notes.append(f"{label} less {next(iter(result['models']))}, expected maximum: {figures}, {called}.")
     return [Grid("Toxicity", ["measure", *result["models"]], rows, notes)]
 
 

@@ -1,4 +1,4 @@
-"""Judging pairwise, against a server that answers by a rule: both orders, awkward replies, and a run that was stopped."""
+"""Judging pairwise, against a server that answers by a rule: both orders, awkward replies, a run that was stopped."""
 
 from __future__ import annotations
 

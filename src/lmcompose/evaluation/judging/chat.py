@@ -119,8 +119,8 @@ def _reply(answer: dict[str, Any]) -> Reply:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise RemoteError(
-            f"The judge's answer has no 'message' in its 'choices': {str(answer)[:200]}. The address must be that of an "
-            "OpenAI-compatible chat API. What was judged up to now is kept."
+            f"The judge's answer has no 'message' in its 'choices': {str(answer)[:200]}. The address must be that of "
+            "an OpenAI-compatible chat API. What was judged up to now is kept."
         )
     content = message.get("content")
     if isinstance(content, list):  # some servers give a text in parts

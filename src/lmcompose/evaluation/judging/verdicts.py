@@ -69,8 +69,8 @@ def summarise(pairs: Sequence[tuple[Verdict | None, Verdict | None]], seed: int 
         be if every unreadable verdict went against the first system, or for it.
         `comparison`: the win rate of the first less that of the second, as `statistics.compare` has it, with its
         paired bootstrap interval, p and verdict.
-        `counts`: of instructions: `wins`, `losses` (in both orders), `ties` (both), `half` (one order decides, the other
-        is a tie), `flipped` (the order decides: one position won twice), `unreadable` (one verdict is, or both).
+        `counts`: of instructions: `wins`, `losses` (in both orders), `ties` (both), `half` (one order decides, the
+        other is a tie), `flipped` (the order decides: one position won twice), `unreadable` (one verdict is, or both).
         `position`: how often the answer shown as A is called better, of all verdicts that call one: 0.5 is no bias;
         with an interval over instructions.
         `flips`: the share of `flipped` among the instructions with two readable verdicts, with Wilson's interval.

@@ -1,8 +1,8 @@
 """RealTimeQA (arXiv 2207.13332): multiple choice about the news, answered with a letter.
 
-The data are in the layout of its repository: one JSON object a line, with `question_sentence`, `choices` and `answer`, a
-list of indices that begin at 0; `evidence`, a text or several, is there or not. The letter is one token, so that a model
-behind an API answers by the top log-probabilities of one position. lm-eval calls these functions.
+The data are in the layout of its repository: one JSON object a line, with `question_sentence`, `choices` and `answer`,
+a list of indices that begin at 0; `evidence`, a text or several, is there or not. The letter is one token, so that a
+model behind an API answers by the top log-probabilities of one position. lm-eval calls these functions.
 """
 
 import html

@@ -54,8 +54,8 @@ class Classifier:
             if isinstance(error, ConfigurationError):
                 raise
             raise MemberError(
-                f"'{name}' cannot be read as a text classifier ({str(error).partition(chr(10))[0]}). Give the folder or "
-                "hub id of a model that was saved with a sequence-classification head and its tokenizer."
+                f"'{name}' cannot be read as a text classifier ({str(error).partition(chr(10))[0]}). Give the folder "
+                "or hub id of a model that was saved with a sequence-classification head and its tokenizer."
             ) from error
         self.independent = config.problem_type == MULTI_LABEL or config.num_labels == 1
         self.model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()

@@ -1,4 +1,4 @@
-"""Measures of k continuations of each prompt (DExperts, arXiv 2105.03023, section 3.1). Numbers and texts in and out."""
+"""Measures of k continuations of each prompt (DExperts, arXiv 2105.03023, section 3.1). No model is run here."""
 
 import math
 from collections.abc import Sequence
