@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tests.cli.conftest import Proxy, Run, Saved, one_line
+from tests.evaluation.classifiers import save_classifier
 from tests.evaluation.judging.chat_server import ChatServer
 from tests.evaluation.samples import write_samples
-from tests.evaluation.test_toxicity import save_classifier
 from tests.logits.remote_server import VLLM, CompletionsServer
 from tests.tiny import tiny_tokenizer
 

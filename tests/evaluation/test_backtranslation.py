@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sacrebleu.metrics import CHRF
@@ -51,16 +51,16 @@ def test_prompts_both_ways() -> None:
     )
     assert way.back.prompt("Bisad.") == "Somali: Maalin wanaagsan.\nEnglish: Good day.\n\nSomali: Bisad.\nEnglish:"
     assert Direction("English", "Somali", CHAT_TEMPLATE).prompt("{target}").endswith("\n\n{target}")
-    with pytest.raises(ConfigurationError, match="lacks {text}"):
+    with pytest.raises(ConfigurationError, match=r"lacks \{text\}"):
         Direction("English", "Somali", "{source} into {target}:")
-    with pytest.raises(ConfigurationError, match="lacks {source} and {target}"):
+    with pytest.raises(ConfigurationError, match=r"lacks \{source\} and \{target\}"):
         Direction("English", "Somali", "{text}")
 
 
 class Dictionary:
     """Stands in for a model that writes: a real rule, word by word, for what a tiny random model cannot do."""
 
-    WORDS = {"cat": "bisad", "dog": "ey", "sleeps": "hurudaa", "runs": "ordaa", "the": "the"}
+    WORDS: ClassVar = {"cat": "bisad", "dog": "ey", "sleeps": "hurudaa", "runs": "ordaa", "the": "the"}
 
     def __init__(self, source: Any, **_: Any) -> None:
         self.written = 0

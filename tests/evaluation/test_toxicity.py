@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 from lmcompose import proxy_tune
 from lmcompose.errors import ConfigurationError, DataError, MemberError
@@ -18,26 +17,12 @@ from lmcompose.evaluation.statistics import wilson_interval
 from lmcompose.evaluation.toxicity import Classifier, measures, toxicity
 from lmcompose.evaluation.toxicity.prompts import read_prompts
 from lmcompose.evaluation.writing import Writer, Writing
+from tests.evaluation.classifiers import save_classifier
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 PROMPTS = ["w1 w2", "w3", "w4 w5 w6", "w7 w8"]
 HOW = Writing(max_new_tokens=6, samples=3, temperature=1.0, top_p=0.9, seed=5)
-
-
-def save_classifier(folder: Path, **config: Any) -> Path:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    labels = {0: "neutral", 1: "toxic", 2: "odd"}
-    torch.manual_seed(0)
-    given = {"id2label": labels, "label2id": {name: at for at, name in labels.items()}, **config}
-    model = BertForSequenceClassification(
-        BertConfig(vocab_size=len(TOKENIZER), initializer_range=1.0, max_position_embeddings=16, **sizes, **given)
-    )
-    model.save_pretrained(folder)
-    tokenizer = tiny_tokenizer()
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +86,7 @@ def test_labels_that_do_not_exclude_each_other_have_a_sigmoid(tmp_path: Path) ->
 def test_a_label_or_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path / "good")
     (folder / "model.safetensors").unlink()  # the label is checked before weights are read
-    with pytest.raises(ConfigurationError, match="it has neutral, toxic, odd. Did you mean 'toxic'"):
+    with pytest.raises(ConfigurationError, match=r"it has neutral, toxic, odd\. Did you mean 'toxic'"):
         Classifier(folder, "toxik")
     with pytest.raises(MemberError, match="cannot be read as a text classifier"):
         Classifier(folder, "toxic")
