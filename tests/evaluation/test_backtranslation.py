@@ -25,8 +25,8 @@ def test_chrf_of_the_way_back_is_sacrebleus() -> None:
         found = check(text, "Bisadda way hurudda.", back, 50, beta)
         assert found.chrf == CHRF(beta=beta).sentence_score(back, [text]).score
         assert found.copied == CHRF(beta=beta).sentence_score("Bisadda way hurudda.", [text]).score
-    assert check(text, "Bisadda", back, found.chrf).reason is None
-    assert check(text, "Bisadda", back, found.chrf + 0.1).reason == "chrf" or found.chrf > 99.9
+        assert check(text, "Bisadda", back, found.chrf, beta).reason is None
+        assert check(text, "Bisadda", back, found.chrf + 0.1, beta).reason == "chrf"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ class Direction:
         swapped = tuple((translation, text) for text, translation in self.examples)
         return Direction(self.target, self.source, self.template, swapped)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "examples": [list(pair) for pair in self.examples]}
+
     def prompt(self, text: str) -> str:
         """What the translator reads for one text, which is put on one line."""
         shots = [f"{self._asking(one)} {one_line(other)}\n\n" for one, other in self.examples]
@@ -211,7 +215,7 @@ def translate(
     result = {
         "what": "back-translation",
         "models": {"forth": describe(forth, *trust), "back": describe(back, *trust)},
-        "direction": asdict(direction),
+        "direction": direction.to_dict(),
         "field": field,
         "texts": len(texts),
         "threshold": threshold,
@@ -240,11 +244,11 @@ def _translated(
     made_of = {
         "model": describe(source, *trust)["digest"],
         "dtype": loading.get("dtype"),
-        "direction": asdict(direction),
+        "direction": direction.to_dict(),
         "texts": digest(list(texts)),
         **how.to_dict(),
     }
-    ledger = Ledger(output / f"{way}.jsonl", json.loads(json.dumps(made_of)), redo)
+    ledger = Ledger(output / f"{way}.jsonl", made_of, redo)
     left = [
         (number, direction.prompt(text))
         for number, text in enumerate(texts)

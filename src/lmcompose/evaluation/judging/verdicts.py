@@ -14,7 +14,12 @@ Verdict = Literal["A", "B", "tie"]
 
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NAMED = r"(?:(?:[Aa]n?\s+)?(?P<tie>[Tt]ie|TIE|[Dd]raw)|(?:(?:[Aa]nswer|[Rr]esponse|[Aa]ssistant)\s+)?(?P<letter>[AB]))"
-_ENDS = r"""(?=[\s"'*_`)\]}.!]*$|\s*[,;:\u2013\u2014(-]\s*(?!\(?(?:[AB]|[Tt]ie)\b))"""
+_ENDS = (
+    r"""(?=[\s"'*_`)\]}.!]*$"""  # nothing more on the line,
+    r"""|["'*_`)\]}]*[.!]\s"""  # another sentence,
+    r"""|["'*_`)\]}]*\s*[,;:\u2013\u2014-](?!\s*\(?(?:[AB]|[Tt]ie)\b)"""  # a reason, but no "A, B",
+    r"""|["'*_`)\]}]*\s*\((?!\s*(?:[AB]|[Tt]ie)\s*\)))"""  # or one in brackets
+)
 _STATED = re.compile(rf"\b(?i:verdict)\b[\s*_`:=>-]*(?:is\b[\s*_`:]*)?[\"'*_`(\[{{]*{_NAMED}{_ENDS}", re.MULTILINE)
 _ANY_STATED = re.compile(r"\b(?i:verdict)\b[\s*_`]*[:=]")
 _BRACKETED = re.compile(r"\[\[\s*(?:(?P<letter>[AB])|(?P<tie>C|[Tt]ie))\s*\]\]")

@@ -60,6 +60,8 @@ class Classifier:
         self.independent = config.problem_type == MULTI_LABEL or config.num_labels == 1
         self.model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         self._digest = digest_parameters(self.model)
+        if self.tokenizer.pad_token_id is None or model.config.pad_token_id is None:
+            self.batch_size = 1  # rows of unequal length cannot be put together
         self.length = min(getattr(config, "max_position_embeddings", None) or 512, self.tokenizer.model_max_length)
 
     def describe(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class Classifier:
             encoded = self.tokenizer(
                 [texts[at] for at in rows],
                 padding=len(rows) > 1,
+                padding_side="right",  # positions that are counted from the left must not shift
                 truncation=True,
                 max_length=self.length,
                 return_tensors="pt",
