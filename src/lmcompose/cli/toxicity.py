@@ -1,7 +1,7 @@
 """`lmcompose toxicity MODEL...`: how toxic continuations of prompts are, by a classifier that the user names."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,11 +65,15 @@ def toxicity(
     from lmcompose.reporting.judging_tables import toxicity_grids
 
     how = Writing(max_new_tokens, samples, temperature, top_p, seed=seed)
-    loading = {"trust_remote_code": trust_remote_code, "use_safetensors": not no_safetensors, "device": device}
+    loading: dict[str, Any] = {
+        "trust_remote_code": trust_remote_code,
+        "use_safetensors": not no_safetensors,
+        "device": device,
+    }
     result = run(
         named,
         read_prompts(prompts, limit),
-        Classifier(classifier, label, **loading),  # type: ignore[arg-type]
+        Classifier(classifier, label, **loading),
         output,
         how=how,
         threshold=threshold,

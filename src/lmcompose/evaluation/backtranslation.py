@@ -96,12 +96,13 @@ def check(text: str, translation: str, back: str, threshold: float, beta: int = 
     """Whether a translation is good enough by what comes back, by sacrebleu's sentence chrF with `beta`."""
     score = chrf(beta)
     found = score(back, text) if back.strip() else 0.0
+    reason: str | None = None
     if not translation.strip():
         reason = "empty"
     elif one_line(translation).casefold() == one_line(text).casefold():
         reason = "copied"
-    else:
-        reason = "chrf" if found < threshold else None
+    elif found < threshold:
+        reason = "chrf"
     return Checked(text, translation, back, found, score(translation, text) if translation.strip() else 0.0, reason)
 
 

@@ -317,7 +317,7 @@ def _kept(file: Path, wanted: Mapping[str, Any], redo: bool) -> Result | None:
     )
 
 
-def _check_names(models: Mapping[str, Source]) -> None:
+def _check_names(models: Mapping[str, Any]) -> None:
     if not models:
         raise ConfigurationError("There is no model to evaluate. Name at least one.")
     for label in models:

@@ -112,7 +112,10 @@ class RemoteLM(TemplateLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A chat as the tokenizer's template writes it."""
-        options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+        }
         return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
 
     def is_too_long(self, context: str, answer: str | int) -> bool:
@@ -205,7 +208,7 @@ class RemoteLM(TemplateLM):
     def _write(self, context: str, until: Sequence[str], options: dict[str, Any]) -> str:
         longest = int(options.get("max_gen_toks") or self.max_gen_toks)
         sampled = bool(options.get("do_sample")) and float(options.get("temperature") or 0) > 0
-        drawn = {"do_sample": True, "temperature": float(options["temperature"])} if sampled else {}
+        drawn: dict[str, Any] = {"do_sample": True, "temperature": float(options["temperature"])} if sampled else {}
         ids = self.tok_encode(context)[-max(1, self.max_length - longest) :]
         watch = _Watch(until)
         with suppress(_StopTextError):

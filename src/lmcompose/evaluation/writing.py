@@ -152,10 +152,8 @@ class Writer:
             pad_token_id=self.tokenizer.pad_token_id,
             **options,
         )
-        new = output[:, longest:].tolist()
-        return [
-            cut(self.tokenizer.decode(_before_end(self.model, row), skip_special_tokens=True), how.stop) for row in new
-        ]
+        rows = [_before_end(self.model, row) for row in output[:, longest:].tolist()]
+        return [cut(str(self.tokenizer.decode(row, skip_special_tokens=True)), how.stop) for row in rows]
 
 
 def cut(text: str, stop: Sequence[str]) -> str:
