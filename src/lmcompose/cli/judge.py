@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from lmcompose.cli.evaluate import name_models
-from lmcompose.cli.generate import Dtype
 from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.running import BatchOption, ChatOption, DeviceOption, DtypeOption, JsonOption, RedoOption, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -32,16 +32,14 @@ def judge(
         Path, typer.Option(metavar="FOLDER", help="Where answers and verdicts are kept, and read when a run goes on.")
     ] = Path("runs/judge"),
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many instructions.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap instructions in the models' chat templates.")] = False,
+    chat: ChatOption = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="At most so many for an answer.")] = 256,
     judge_tokens: Annotated[int, typer.Option(min=1, help="At most so many for a reply of the judge.")] = 1024,
-    batch_size: Annotated[int, typer.Option(min=1, help="Answers at once.")] = 8,
-    redo: Annotated[bool, typer.Option("--redo", help="Replace what is there of another run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; by default as they were saved.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
-    ] = None,
+    batch_size: BatchOption = 8,
+    redo: RedoOption = False,
+    as_json: JsonOption = False,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     trust_remote_code: TrustOption = False,
     no_safetensors: PickleOption = False,
 ) -> None:
@@ -71,7 +69,7 @@ def judge(
         chat=chat,
         max_new_tokens=max_new_tokens,
         redo=redo,
-        report=lambda text: typer.echo(text, err=True),
+        report=to_stderr,
         batch_size=batch_size,
         device=device,
         dtype=dtype.value if dtype else None,

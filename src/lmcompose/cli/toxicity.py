@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from lmcompose.cli.evaluate import name_models
-from lmcompose.cli.generate import Dtype
 from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.running import DeviceOption, DtypeOption, JsonOption, RedoOption, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -39,12 +39,10 @@ def toxicity(
         str | None, typer.Option(metavar="MODEL", help="Also measure this model's perplexity of the continuations.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts at once; samples depend on it.")] = 25,
-    redo: Annotated[bool, typer.Option("--redo", help="Replace what is there of another run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; by default as they were saved.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
-    ] = None,
+    redo: RedoOption = False,
+    as_json: JsonOption = False,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     trust_remote_code: TrustOption = False,
     no_safetensors: PickleOption = False,
 ) -> None:
@@ -79,7 +77,7 @@ def toxicity(
         threshold=threshold,
         perplexity_under=perplexity_under,
         redo=redo,
-        report=lambda text: typer.echo(text, err=True),
+        report=to_stderr,
         batch_size=batch_size,
         dtype=dtype.value if dtype else None,
         **loading,

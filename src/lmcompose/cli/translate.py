@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from lmcompose.cli.generate import Dtype
 from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.running import BatchOption, ChatOption, DeviceOption, DtypeOption, JsonOption, RedoOption, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -31,15 +31,13 @@ def translate(
         Path, typer.Option(metavar="FOLDER", help="Where all of it is written, and read when a run goes on.")
     ] = Path("runs/translate"),
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many rows.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the models' chat templates.")] = False,
+    chat: ChatOption = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a translation.")] = 256,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at once.")] = 8,
-    redo: Annotated[bool, typer.Option("--redo", help="Replace what is there of another run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; by default as they were saved.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
-    ] = None,
+    batch_size: BatchOption = 8,
+    redo: RedoOption = False,
+    as_json: JsonOption = False,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     trust_remote_code: TrustOption = False,
     no_safetensors: PickleOption = False,
 ) -> None:
@@ -70,7 +68,7 @@ def translate(
         chat=chat,
         max_new_tokens=max_new_tokens,
         redo=redo,
-        report=lambda text: typer.echo(text, err=True),
+        report=to_stderr,
         batch_size=batch_size,
         device=device,
         dtype=dtype.value if dtype else None,
