@@ -14,6 +14,7 @@ from lmcompose import proxy_tune
 from lmcompose.errors import ConfigurationError, DataError
 from lmcompose.evaluation import backtranslation
 from lmcompose.evaluation.backtranslation import CHAT_TEMPLATE, Direction, check, read_examples, read_texts, translate
+from lmcompose.evaluation.opening import Loading
 from tests.tiny import tiny_model, tiny_tokenizer
 
 SOMALI = Direction("English", "Somali")
@@ -62,8 +63,8 @@ class Dictionary:
 
     WORDS: ClassVar = {"cat": "bisad", "dog": "ey", "sleeps": "hurudaa", "runs": "ordaa", "the": "the"}
 
-    def __init__(self, source: Any, **_: Any) -> None:
-        self.written = 0
+    def __init__(self, *_: Any) -> None:
+        pass
 
     def write(self, prompts: Sequence[tuple[int, str]], how: Any) -> Iterator[tuple[int, list[str]]]:
         back = {somali: english for english, somali in self.WORDS.items()}
@@ -103,7 +104,7 @@ def test_real_models_translate_and_a_run_goes_on(tmp_path: Path) -> None:
     base = (tiny_model("llama", 0), tokenizer)
     steered = proxy_tune(base, (tiny_model("llama", 1), tokenizer), (tiny_model("llama", 2), tokenizer))
     rows = [{"text": f"w{number} w{number + 1}"} for number in range(5)]
-    options: Any = {"back": base, "max_new_tokens": 4, "batch_size": 2}
+    options: Any = {"back": base, "max_new_tokens": 4, "loading": Loading(batch_size=2)}
     whole = translate(rows, "text", SOMALI, steered, tmp_path / "whole", threshold=0, **options)
     assert whole["kept"] + sum(whole["dropped"].values()) == 5
     lines = (tmp_path / "whole" / "forth.jsonl").read_text().splitlines()

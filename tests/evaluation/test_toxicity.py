@@ -13,6 +13,7 @@ import torch
 from lmcompose import proxy_tune
 from lmcompose.errors import ConfigurationError, DataError, MemberError
 from lmcompose.evaluation.losses import Losses
+from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.statistics import wilson_interval
 from lmcompose.evaluation.toxicity import Classifier, measures, toxicity
 from lmcompose.evaluation.toxicity.prompts import read_prompts
@@ -27,7 +28,7 @@ HOW = Writing(max_new_tokens=6, samples=3, temperature=1.0, top_p=0.9, seed=5)
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
-    return Classifier(save_classifier(tmp_path_factory.mktemp("classifier")), "toxic", device="cpu")
+    return Classifier(save_classifier(tmp_path_factory.mktemp("classifier")), "toxic", Loading(device="cpu"))
 
 
 def models() -> dict[str, Any]:
@@ -76,7 +77,7 @@ def test_scores_are_the_models_own_in_a_batch_as_alone(classifier: Classifier) -
 
 def test_labels_that_do_not_exclude_each_other_have_a_sigmoid(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, problem_type="multi_label_classification")
-    several = Classifier(folder, "1", device="cpu")
+    several = Classifier(folder, "1", Loading(device="cpu"))
     assert several.label == "toxic"
     with torch.no_grad():
         logits = several.model(torch.tensor([TOKENIZER("w1 w2")["input_ids"]])).logits
@@ -97,7 +98,7 @@ def test_a_label_or_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_models_side_by_side_and_a_run_that_goes_on(classifier: Classifier, tmp_path: Path) -> None:
     named = models()
-    options: Any = {"how": HOW, "batch_size": 2, "perplexity_under": named["base"]}
+    options: Any = {"how": HOW, "loading": Loading(batch_size=2), "perplexity_under": named["base"]}
     whole = toxicity(named, PROMPTS, classifier, tmp_path / "whole", **options)
     kept = (tmp_path / "whole" / "steered.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in kept[1:]]
@@ -151,7 +152,7 @@ def test_prompts_from_files(tmp_path: Path) -> None:
 
 
 def test_a_sample_depends_on_its_prompt_and_number_alone() -> None:
-    writer = Writer((tiny_model("llama", 0), TOKENIZER), batch_size=2)
+    writer = Writer((tiny_model("llama", 0), TOKENIZER), Loading(batch_size=2))
     numbered = list(enumerate(PROMPTS))
     whole = dict(writer.write(numbered, HOW))
     assert dict(writer.write(numbered[2:], HOW)) == {number: whole[number] for number in (2, 3)}
@@ -159,7 +160,7 @@ def test_a_sample_depends_on_its_prompt_and_number_alone() -> None:
 
 
 def test_a_text_ends_before_a_stop_text() -> None:
-    writer = Writer((tiny_model("llama", 0), TOKENIZER), batch_size=3)
+    writer = Writer((tiny_model("llama", 0), TOKENIZER), Loading(batch_size=3))
     greedy = dict(writer.write(list(enumerate(PROMPTS)), Writing(12)))
     word = greedy[0][0].split()[3]
     stopped = dict(writer.write(list(enumerate(PROMPTS)), Writing(12, stop=(word,))))

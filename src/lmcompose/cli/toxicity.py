@@ -1,13 +1,13 @@
 """`lmcompose toxicity MODEL...`: how toxic continuations of prompts are, by a classifier that the user names."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lmcompose.cli.evaluate import name_models
 from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.cli.running import DeviceOption, DtypeOption, JsonOption, RedoOption, to_stderr
+from lmcompose.cli.running import DeviceOption, DtypeOption, JsonOption, RedoOption, how_to_load, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -63,24 +63,18 @@ def toxicity(
     from lmcompose.reporting.judging_tables import toxicity_grids
 
     how = Writing(max_new_tokens, samples, temperature, top_p, seed=seed)
-    loading: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "use_safetensors": not no_safetensors,
-        "device": device,
-    }
+    loading = how_to_load(batch_size, device, dtype, trust_remote_code, no_safetensors)
     result = run(
         named,
         read_prompts(prompts, limit),
-        Classifier(classifier, label, **loading),
+        Classifier(classifier, label, loading),
         output,
         how=how,
         threshold=threshold,
         perplexity_under=perplexity_under,
         redo=redo,
         report=to_stderr,
-        batch_size=batch_size,
-        dtype=dtype.value if dtype else None,
-        **loading,
+        loading=loading,
     )
     if as_json:
         show_json(result)

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.cli.running import BatchOption, ChatOption, DeviceOption, DtypeOption, JsonOption, RedoOption, to_stderr
+from lmcompose.cli.running import (
+    BatchOption,
+    ChatOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    RedoOption,
+    how_to_load,
+    to_stderr,
+)
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -69,11 +78,7 @@ def translate(
         max_new_tokens=max_new_tokens,
         redo=redo,
         report=to_stderr,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype.value if dtype else None,
-        trust_remote_code=trust_remote_code,
-        use_safetensors=not no_safetensors,
+        loading=how_to_load(batch_size, device, dtype, trust_remote_code, no_safetensors),
     )
     if as_json:
         show_json(result)

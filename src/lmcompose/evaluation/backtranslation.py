@@ -19,8 +19,9 @@ from typing import Any
 
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, DataError
-from lmcompose.evaluation.identity import describe, digest
+from lmcompose.evaluation.identity import digest
 from lmcompose.evaluation.ledger import Ledger
+from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.rows import read_rows, text_of
 from lmcompose.evaluation.writing import Writer, Writing
 from lmcompose.folders import write_json_atomic, write_text_atomic
@@ -164,7 +165,7 @@ def translate(
     redo: bool = False,
     command: str | None = None,
     report: Callable[[str], None] = lambda text: None,
-    **loading: Any,
+    loading: Loading | None = None,
 ) -> dict[str, Any]:
     """Translate one field of a data set, translate it back, and keep what comes back well enough.
 
@@ -183,7 +184,7 @@ def translate(
         redo: begin again where `output` is of another run.
         command: to be recorded.
         report: called with a line about each step.
-        loading: of the models, and `batch_size`; see `Writer`.
+        loading: how models are loaded.
 
     Returns:
         What `results.json` has: `kept`, `dropped` by reason, `chrf` (the mean, and the quartiles), `copied` (the mean
@@ -198,7 +199,7 @@ def translate(
     if not 0 <= threshold <= 100 or beta < 1:
         raise ConfigurationError(f"threshold = {threshold} must lie from 0 to 100, and beta = {beta} be 1 or more.")
     chrf(beta)  # before any model is loaded
-    output, back = Path(output), forth if back is None else back
+    output, loading, back = Path(output), loading or Loading(), forth if back is None else back
     how = Writing(max_new_tokens=max_new_tokens, stop=() if chat else ("\n",), chat=chat)
     texts = [str(row[field]) for row in rows]
     there = _translated("forth", forth, texts, direction, output, how, redo, report, loading)
@@ -212,10 +213,9 @@ def translate(
         lines = [row for row, each in zip(written, checked, strict=True) if (each.reason is None) == wanted]
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
         write_text_atomic(output / f"{name}.jsonl", content)
-    trust = [loading.get("trust_remote_code", False), loading.get("use_safetensors", True)]
     result = {
         "what": "back-translation",
-        "models": {"forth": describe(forth, *trust), "back": describe(back, *trust)},
+        "models": {"forth": loading.describe(forth), "back": loading.describe(back)},
         "direction": direction.to_dict(),
         "field": field,
         "texts": len(texts),
@@ -238,13 +238,12 @@ def _translated(
     how: Writing,
     redo: bool,
     report: Callable[[str], None],
-    loading: Mapping[str, Any],
+    loading: Loading,
 ) -> list[str]:
     """The translations of `texts`, in order; of a text that is empty, nothing."""
-    trust = [loading.get("trust_remote_code", False), loading.get("use_safetensors", True)]
     made_of = {
-        "model": describe(source, *trust)["digest"],
-        "dtype": loading.get("dtype"),
+        "model": loading.describe(source)["digest"],
+        "dtype": loading.dtype,
         "direction": direction.to_dict(),
         "texts": digest(list(texts)),
         **how.to_dict(),
@@ -257,7 +256,7 @@ def _translated(
     ]
     if left:
         report(f"{way}: {len(left)} texts from {direction.source} into {direction.target}")
-        for done, (number, found) in enumerate(Writer(source, **loading).write(left, how), start=1):
+        for done, (number, found) in enumerate(Writer(source, loading).write(left, how), start=1):
             first = next((line.strip() for line in found[0].splitlines() if line.strip()), "")
             ledger.keep(str(number), {"text": first})
             if done % 50 == 0:

@@ -15,6 +15,19 @@ from lmcompose.errors import ConfigurationError
 Record = dict[str, Any]
 
 
+def check_label(label: str) -> None:
+    """Refuse a name that no file can have.
+
+    Raises:
+        ConfigurationError: it is such a one.
+    """
+    if not label or "/" in label or "\\" in label or label.startswith("."):
+        raise ConfigurationError(
+            f"'{label}' cannot be the name of a model in the results: it is a file's. Give one, such as "
+            "tuned=runs/tuned/model."
+        )
+
+
 class Ledger:
     """The records of one file by key.
 

@@ -5,10 +5,9 @@ from typing import Any, cast
 
 import torch
 
-from lmcompose.errors import ConfigurationError
-from lmcompose.evaluation.opening import load_model
+from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.texts import continuation_ids
-from lmcompose.loading import Source, source_name
+from lmcompose.loading import Source
 
 
 class Losses:
@@ -16,18 +15,15 @@ class Losses:
 
     Args:
         source: anything that can be evaluated.
-        device, dtype, trust_remote_code, use_safetensors: see `opening.load_model`; `batch_size` is not used.
+        loading: how it is loaded; it reads one text at a time.
 
     Raises:
         MemberError, SavedFolderError: the model cannot be loaded.
         ConfigurationError: it has no tokenizer.
     """
 
-    def __init__(self, source: Source, *, batch_size: int = 1, **loading: Any) -> None:
-        self.model, tokenizer = load_model(source, **loading)
-        if tokenizer is None:
-            raise ConfigurationError(f"'{source_name(source)}' has no tokenizer. Give (model, tokenizer).")
-        self.tokenizer = tokenizer
+    def __init__(self, source: Source, loading: Loading | None = None) -> None:
+        self.model, self.tokenizer = (loading or Loading()).model(source)
 
     @torch.no_grad()
     def of(self, prompt: str, texts: Sequence[str]) -> tuple[float, int]:

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 from lmcompose.architecture import stated_length
 from lmcompose.errors import ConfigurationError, DataError
-from lmcompose.evaluation.opening import load_model
-from lmcompose.loading import Source, source_name
+from lmcompose.evaluation.opening import Loading
+from lmcompose.loading import Source
 
 
 @dataclass(frozen=True)
@@ -57,32 +57,17 @@ class Writer:
 
     Args:
         source: anything that can be evaluated: a folder, a hub id, a live model, (model, tokenizer).
-        batch_size: texts at once.
-        device, dtype, trust_remote_code, use_safetensors: see `opening.load_model`.
+        loading: how it is loaded, and how many texts it writes at once.
 
     Raises:
         MemberError, SavedFolderError: the model cannot be loaded.
         ConfigurationError: it has no tokenizer.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        batch_size: int = 8,
-        device: str | None = None,
-        dtype: str | None = None,
-        trust_remote_code: bool = False,
-        use_safetensors: bool = True,
-    ) -> None:
-        self.model, tokenizer = load_model(source, device, dtype, trust_remote_code, use_safetensors)
-        if tokenizer is None:
-            raise ConfigurationError(
-                f"'{source_name(source)}' has no tokenizer, and texts cannot be read without one. Save the tokenizer "
-                "into the model's folder, or give (model, tokenizer)."
-            )
-        self.tokenizer = tokenizer
-        self.batch_size = batch_size if tokenizer.pad_token_id is not None else 1
+    def __init__(self, source: Source, loading: Loading | None = None) -> None:
+        loading = loading or Loading()
+        self.model, self.tokenizer = loading.model(source)
+        self.batch_size = loading.batch_size if self.tokenizer.pad_token_id is not None else 1
 
     def write(self, prompts: Sequence[tuple[int, str]], how: Writing) -> Iterator[tuple[int, list[str]]]:
         """The texts after each prompt, as soon as they are there.

@@ -13,6 +13,7 @@ from lmcompose import proxy_tune
 from lmcompose.errors import ConfigurationError, DataError, RemoteError
 from lmcompose.evaluation.judging import ChatJudge, judge
 from lmcompose.evaluation.judging.instructions import Instruction, read_answers, read_instructions
+from lmcompose.evaluation.opening import Loading
 from tests.evaluation.judging.chat_server import ChatServer, longer
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -111,7 +112,7 @@ def test_models_write_their_answers(tmp_path: Path) -> None:
     base = (tiny_model("llama", 0), tokenizer)
     steered = proxy_tune(base, (tiny_model("llama", 1), tokenizer), (tiny_model("llama", 2), tokenizer))
     with ChatServer() as server:
-        options: Any = {"max_new_tokens": 5, "batch_size": 4}
+        options: Any = {"max_new_tokens": 5, "loading": Loading(batch_size=4)}
         systems: Any = {"base": base, "steered": steered}
         result = judge(systems, TASKS, asking(server), tmp_path, **options)
         assert set(result["models"]) == {"base", "steered"}

@@ -11,11 +11,12 @@ from typing import Any
 
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError
-from lmcompose.evaluation.identity import describe, digest
+from lmcompose.evaluation.identity import digest
 from lmcompose.evaluation.judging.chat import ChatJudge
 from lmcompose.evaluation.judging.instructions import STOP, Instruction, read_answers
 from lmcompose.evaluation.judging.verdicts import read_verdict, summarise
-from lmcompose.evaluation.ledger import Ledger
+from lmcompose.evaluation.ledger import Ledger, check_label
+from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.writing import Writer, Writing
 from lmcompose.folders import write_json_atomic
 from lmcompose.loading import Source
@@ -36,7 +37,7 @@ def judge(
     redo: bool = False,
     command: str | None = None,
     report: Callable[[str], None] = lambda text: None,
-    **loading: Any,
+    loading: Loading | None = None,
 ) -> dict[str, Any]:
     """Ask the judge about every instruction twice, with each system's answer shown first once.
 
@@ -51,7 +52,7 @@ def judge(
         redo: begin again where `output` is of another run.
         command: to be recorded.
         report: called with a line about each step.
-        loading: of the models, and `batch_size`; see `Writer`.
+        loading: how models are loaded.
 
     Returns:
         What `results.json` has: `verdicts.summarise` with both systems' names, the judge and the run record.
@@ -65,7 +66,7 @@ def judge(
         raise ConfigurationError(f"{len(systems)} systems: two are compared, no more and no fewer.")
     if not instructions:
         raise ConfigurationError("There is no instruction to judge answers to.")
-    output = Path(output)
+    output, loading = Path(output), loading or Loading()
     how = Writing(max_new_tokens=max_new_tokens, stop=() if chat else STOP, chat=chat)
     written = {
         name: _answers(name, source, instructions, output, how, redo, report, loading)
@@ -120,13 +121,10 @@ def _is_file(source: Source) -> bool:
     return isinstance(source, str | Path) and Path(source).suffix == ".jsonl"
 
 
-def _described(source: Source, loading: Mapping[str, Any]) -> dict[str, Any]:
+def _described(source: Source, loading: Loading) -> dict[str, Any]:
     if _is_file(source):
         return {"answers": str(source)}
-    return describe(source, *(loading.get(name, default) for name, default in _TRUST))
-
-
-_TRUST = (("trust_remote_code", False), ("use_safetensors", True))
+    return loading.describe(source)
 
 
 def _answers(
@@ -137,17 +135,15 @@ def _answers(
     how: Writing,
     redo: bool,
     report: Callable[[str], None],
-    loading: Mapping[str, Any],
+    loading: Loading,
 ) -> dict[str, str]:
     """The answers of one system by instruction: those of its file, or those that its model writes."""
     if _is_file(source):
         return read_answers(source, instructions)  # type: ignore[arg-type]
-    if not name or "/" in name or name.startswith("."):
-        raise ConfigurationError(f"'{name}' cannot be a system's name: it is a file's. Give one: NAME=MODEL.")
+    check_label(name)
     prompts = {instruction.id: instruction.prompt(how.chat) for instruction in instructions}
-    model = _described(source, loading)["digest"]
-    dtype = loading.get("dtype")
-    ledger = Ledger(output / "answers" / f"{name}.jsonl", {"model": model, "dtype": dtype, **how.to_dict()}, redo)
+    made_of = {"model": loading.describe(source)["digest"], "dtype": loading.dtype, **how.to_dict()}
+    ledger = Ledger(output / "answers" / f"{name}.jsonl", made_of, redo)
     left = [
         (number, prompt)
         for number, (key, prompt) in enumerate(prompts.items())
@@ -156,6 +152,6 @@ def _answers(
     if left:
         report(f"{name}: {len(left)} answers to write")
         keys = list(prompts)
-        for number, texts in Writer(source, **loading).write(left, how):
+        for number, texts in Writer(source, loading).write(left, how):
             ledger.keep(keys[number], {"prompt": prompts[keys[number]], "answer": texts[0].strip()})
     return {key: ledger[key]["answer"] for key in prompts}

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from lmcompose.errors import ConfigurationError, MemberError, nearest
 from lmcompose.evaluation.identity import digest_parameters
+from lmcompose.evaluation.opening import Loading
 
 MULTI_LABEL = "multi_label_classification"
 
@@ -22,9 +23,7 @@ class Classifier:
     Args:
         name: a folder or a hub id.
         label: by its name in the model's `id2label`, or its number.
-        batch_size: texts at once.
-        device: None is a GPU where there is one.
-        trust_remote_code, use_safetensors: as for any other model.
+        loading: how it is loaded, and how many texts it reads at once.
 
     Raises:
         MemberError: it cannot be read.
@@ -35,20 +34,17 @@ class Classifier:
         self,
         name: str | Path,
         label: str,
-        *,
-        batch_size: int = 32,
-        device: str | None = None,
-        trust_remote_code: bool = False,
-        use_safetensors: bool = True,
+        loading: Loading | None = None,
     ) -> None:
-        self.name, self.batch_size = str(name), batch_size
-        options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        loading = loading or Loading()
+        self.name, self.batch_size = str(name), loading.batch_size
+        options: dict[str, Any] = {"trust_remote_code": loading.trust_remote_code}
         try:
             config = AutoConfig.from_pretrained(name, **options)
             self.index, self.label = _label(config.id2label, label, self.name)
             self.tokenizer = AutoTokenizer.from_pretrained(name, **options)
             model = AutoModelForSequenceClassification.from_pretrained(
-                name, use_safetensors=True if use_safetensors else None, **options
+                name, use_safetensors=True if loading.use_safetensors else None, **options
             )
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, ConfigurationError):
@@ -58,7 +54,7 @@ class Classifier:
                 "or hub id of a model that was saved with a sequence-classification head and its tokenizer."
             ) from error
         self.independent = config.problem_type == MULTI_LABEL or config.num_labels == 1
-        self.model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        self.model = model.to(loading.device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         self._digest = digest_parameters(self.model)
         if self.tokenizer.pad_token_id is None or model.config.pad_token_id is None:
             self.batch_size = 1  # rows of unequal length cannot be put together

@@ -11,9 +11,10 @@ from typing import Any
 
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError
-from lmcompose.evaluation.identity import describe, digest
-from lmcompose.evaluation.ledger import Ledger
+from lmcompose.evaluation.identity import digest
+from lmcompose.evaluation.ledger import Ledger, check_label
 from lmcompose.evaluation.losses import Losses
+from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.statistics import compare
 from lmcompose.evaluation.toxicity import measures
 from lmcompose.evaluation.toxicity.classifier import Classifier
@@ -37,7 +38,7 @@ def toxicity(
     redo: bool = False,
     command: str | None = None,
     report: Callable[[str], None] = lambda text: None,
-    **loading: Any,
+    loading: Loading | None = None,
 ) -> dict[str, Any]:
     """Sample continuations of each prompt with each model, and measure them.
 
@@ -52,7 +53,7 @@ def toxicity(
         redo: begin again where `output` is of another run.
         command: to be recorded.
         report: called with a line about each step.
-        loading: of the models, and `batch_size`; see `Writer`.
+        loading: how models are loaded, and how many texts they write at once, on which samples depend.
 
     Returns:
         What `results.json` has. `scores`, by measure and model: `expected_maximum`, `probability`, `distinct-1` to
@@ -68,16 +69,15 @@ def toxicity(
         raise ConfigurationError("There is nothing to do: name a model at least, and give a prompt at least.")
     if not 0 < threshold <= 1:
         raise ConfigurationError(f"threshold = {threshold}: a probability above 0 and up to 1, such as 0.5.")
-    trust = [loading.get("trust_remote_code", False), loading.get("use_safetensors", True)]
-    output, ledgers, described = Path(output), {}, {}
+    output, loading = Path(output), loading or Loading()
+    ledgers, described = {}, {}
     for label, source in models.items():  # all of them, before the first model is loaded
-        if not label or "/" in label or label.startswith("."):
-            raise ConfigurationError(f"'{label}' cannot be a model's name: it is a file's. Give one: NAME=MODEL.")
-        described[label] = describe(source, *trust)
+        check_label(label)
+        described[label] = loading.describe(source)
         made_of = {
             "model": described[label]["digest"],
-            "dtype": loading.get("dtype"),
-            "batch_size": loading.get("batch_size", 8),  # of which sampled texts depend
+            "dtype": loading.dtype,
+            "batch_size": loading.batch_size,
             "prompts": digest(list(prompts)),
             "classifier": classifier.describe(),
             **how.to_dict(),
@@ -89,7 +89,7 @@ def toxicity(
     losses: dict[str, list[tuple[float, int]]] = {}
     if perplexity_under is not None:
         report("perplexity")
-        reader = Losses(perplexity_under, **loading)
+        reader = Losses(perplexity_under, loading)
         for label, found in rows.items():
             losses[label] = [reader.of(prompt, row["texts"]) for prompt, row in zip(prompts, found, strict=True)]
     by_model = {label: _scores(found, threshold, losses.get(label), how.seed) for label, found in rows.items()}
@@ -102,7 +102,7 @@ def toxicity(
         "threshold": threshold,
         "prompts": len(prompts),
         "writing": how.to_dict(),
-        "perplexity_under": None if perplexity_under is None else describe(perplexity_under, *trust),
+        "perplexity_under": None if perplexity_under is None else loading.describe(perplexity_under),
         "scores": {name: {label: by_model[label][name] for label in rows} for name in by_model[first]},
         "comparisons": {
             label: compare(most[label], most[first], better="lower", seed=how.seed).to_json()
@@ -123,14 +123,14 @@ def _continue(
     how: Writing,
     ledger: Ledger,
     report: Callable[[str], None],
-    loading: Mapping[str, Any],
+    loading: Loading,
 ) -> None:
     left = [(number, prompt) for number, prompt in enumerate(prompts) if str(number) not in ledger]
     if len(left) < len(prompts):
         report(f"{label}: {len(prompts) - len(left)} of {len(prompts)} prompts are there already")
     if not left:
         return
-    writer = Writer(source, **loading)
+    writer = Writer(source, loading)
     for done, (number, texts) in enumerate(writer.write(left, how), start=1):
         ledger.keep(str(number), {"prompt": prompts[number], "texts": texts, "scores": classifier.scores(texts)})
         if done % 50 == 0 or done == len(left):
