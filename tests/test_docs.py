@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import peft
@@ -25,6 +25,8 @@ from typer.testing import CliRunner
 from lmcompose import compose
 from lmcompose.cli.main import app
 from lmcompose.logits.presets import PRESETS
+from tests.evaluation.classifiers import save_classifier
+from tests.evaluation.judging.chat_server import ChatServer
 from tests.logits.remote_server import VLLM, CompletionsServer
 from tests.tiny import save_tiny, tiny_model
 from tests.tokenizers import family
@@ -36,7 +38,8 @@ LANGUAGES = {"bash", "python", "yaml", "json", "jsonl", "text", ""}
 COMMAND = re.compile(r"^\s*(\$ |lmcompose |make |pip |python |accelerate )", re.MULTILINE)
 
 SERVER = "http://localhost:8000"
-"""The address that pages give; the server of the tests has a port of its own."""
+JUDGE = "http://localhost:9000"
+"""The addresses that pages give, of a completions server and of a judge; those of the tests have ports of their own."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     foreign = family("qwen")
     tiny_model("gpt2", 3, vocab_size=len(foreign), **small).save_pretrained(root / "models" / "foreign")
     foreign.save_pretrained(root / "models" / "foreign")
+    save_classifier(root / "models" / "classifier")
     shutil.copytree(root / "models" / "large", root / "moved" / "large")
     tuned = tiny_model("gpt2", 1, **small)
     tuned.name_or_path = "models/small"
@@ -107,6 +111,13 @@ def server(desk: Path) -> Iterator[CompletionsServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def judge() -> Iterator[ChatServer]:
+    """A judge to whom the longer answer is the better one."""
+    with ChatServer() as running:
+        yield running
+
+
 def run_line(line: str, place: Path) -> None:
     if line.startswith("make "):
         target = line.split()[1]
@@ -130,16 +141,17 @@ def run_line(line: str, place: Path) -> None:
     assert result.returncode == 0, f"$ {line}\n{result.stdout}\n{result.stderr}"
 
 
-def run_page(page: Path, place: Path, server: CompletionsServer, slow: bool) -> None:
+def run_page(page: Path, place: Path, server: CompletionsServer, judge: ChatServer, slow: bool) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page):
+    for found in blocks(page):
+        block = replace(found, text=found.text.replace(SERVER, server.url).replace(JUDGE, judge.url))
         if block.language == "bash":
             if ("slow" in block.info.split()) == slow:
                 for line in block.text.strip().splitlines():
                     run_line(line.partition(" # ")[0].rstrip(), place)
         elif block.language == "python":
             if not slow:
-                code = block.text.replace(SERVER, server.url)
+                code = block.text
                 with contextlib.redirect_stdout(io.StringIO()):
                     exec(compile(code, f"{page.name}: {code.splitlines()[0]}", "exec"), namespace)
         elif block.info:
@@ -149,18 +161,18 @@ def run_page(page: Path, place: Path, server: CompletionsServer, slow: bool) -> 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_example_runs(page: Path, workplace: Path, server: CompletionsServer) -> None:
+def test_every_example_runs(page: Path, workplace: Path, server: CompletionsServer, judge: ChatServer) -> None:
     before = len(server.bodies)
-    run_page(page, workplace, server, slow=False)
+    run_page(page, workplace, server, judge, slow=False)
     assert (len(server.bodies) > before) == (SERVER in page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_slow_example_runs(page: Path, workplace: Path, server: CompletionsServer) -> None:
+def test_every_slow_example_runs(page: Path, workplace: Path, server: CompletionsServer, judge: ChatServer) -> None:
     if not any("slow" in block.info.split() for block in blocks(page)):
         pytest.skip("no slow example on this page")
-    run_page(page, workplace, server, slow=True)
+    run_page(page, workplace, server, judge, slow=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -39,10 +39,33 @@ NQ = [
     ("when was the last one on the moon", ["14 December 1972", "December 1972"]),
     ("who sang it", ["The Beatles"]),
 ]
+REALTIME_QA = [
+    {
+        "question_id": "0_nota",
+        "question_sentence": "Which show was green lit?",
+        "choices": ["“Squid Game”", "“Friends”", "None", "“ER”"],
+        "answer": ["0"],
+        "evidence": 'Netflix said that “<a href="https://example.org">Squid Game</a>” &amp; more\nis coming back.',
+    },
+    {
+        "question_id": "1_nota",
+        "question_sentence": "What does a gallon cost?",
+        "choices": ["$3", "$5", "$6", "None"],
+        "answer": ["1"],
+        "evidence": "",
+    },
+    {
+        "question_id": "2_nota",
+        "question_sentence": "Who won?",
+        "choices": ["Ana", "Ben", "Cem", "Dan", "Eve"],
+        "answer": [4],
+        "evidence": ["One passage.", {"text": "Another passage."}],
+    },
+]
 
 
 def write_samples(folder: Path) -> Path:
-    """A folder as `--data` takes it, with NTREX, FLORES, GSM8K, MGSM, TruthfulQA and NQ-open."""
+    """A folder as `--data` takes it, with NTREX, FLORES, GSM8K, MGSM, TruthfulQA, NQ-open and RealTimeQA."""
     for code, lines in (("src.eng", ENGLISH), ("ref.som", SOMALI), ("ref.cym", WELSH)):
         _write(folder / "ntrex" / f"newstest2019-{code}.txt", lines)
     for split, part in (("dev", slice(3)), ("devtest", slice(3, 6))):
@@ -63,6 +86,7 @@ def write_samples(folder: Path) -> Path:
     _write(folder / "truthfulqa" / "en_validation.json", [json.dumps(truthful)])
     rows = [json.dumps({"question": question, "answer": answers}) for question, answers in NQ]
     _write(folder / "nq_open" / "NQ-open.dev.jsonl", rows)
+    _write(folder / "realtime_qa" / "20220617_qa_nota.jsonl", [json.dumps(row) for row in REALTIME_QA])
     return folder
 
 

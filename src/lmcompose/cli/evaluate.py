@@ -16,8 +16,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="Saved compositions and plain models, as folders or hub ids; NAME=MODEL gives one a name in the "
-            "results. The others are compared with the first.",
+            help="Saved compositions and plain models, as folders or hub ids, and .yaml files that describe one "
+            "behind an API; NAME=MODEL gives one a name in the results. The others are compared with the first.",
         ),
     ],
     tasks: Annotated[
@@ -25,7 +25,7 @@ def evaluate(
         typer.Option(
             metavar="TASKS",
             help="With commas between them: ntrex, flores, mgsm (or one language of these, as in ntrex_som), gsm8k, "
-            "truthfulqa, nq_open, code_to_text, humaneval, mbpp, and all that lm-eval has.",
+            "truthfulqa, nq_open, realtime_qa, kv_arithmetic, code_to_text, humaneval, mbpp, and all that lm-eval has.",
         ),
     ],
     output: Annotated[
@@ -158,6 +158,7 @@ def name_models(given: list[str]) -> dict[str, str]:
         if not equals:
             path = Path(text).resolve() if Path(text).exists() else Path(text)
             name, model = path.parent.name if path.name == "model" else path.name, text
+            name = path.stem if path.suffix in (".yaml", ".yml") else name
         if not name or not model:
             raise ConfigurationError(f"'{text}' is not of the form NAME=MODEL, as in tuned=runs/tuned/model.")
         if name in named:

@@ -10,10 +10,13 @@ from lmcompose.cli.demo import demo
 from lmcompose.cli.evaluate import evaluate
 from lmcompose.cli.generate import generate
 from lmcompose.cli.inspect import inspect
+from lmcompose.cli.judge import judge
 from lmcompose.cli.overhead import overhead
 from lmcompose.cli.report import report
+from lmcompose.cli.toxicity import toxicity
 from lmcompose.cli.trace import trace
 from lmcompose.cli.train import train
+from lmcompose.cli.translate import translate
 
 HELP = """
 Compose frozen language models into one, train the few parameters between them, and use the result as one model.
@@ -56,7 +59,7 @@ def _options(
     """Options that stand before the verb."""
 
 
-for verb in (demo, train, combine, generate, evaluate, trace, overhead, report, inspect):
+for verb in (demo, train, combine, generate, evaluate, judge, toxicity, translate, trace, overhead, report, inspect):
     app.command()(verb)
 
 

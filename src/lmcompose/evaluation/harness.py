@@ -36,7 +36,9 @@ from lmcompose.card import run_record
 from lmcompose.evaluation.code_scores import program_scores, run_samples
 from lmcompose.evaluation.execution import check_allowed, check_sandbox
 from lmcompose.evaluation.hflm import ComposedLM
-from lmcompose.evaluation.identity import describe, digest
+from lmcompose.evaluation.identity import digest
+from lmcompose.evaluation.remote_lm import RemoteLM
+from lmcompose.evaluation.remote_system import RemoteSystem, describe_system, read_system
 from lmcompose.evaluation.scores import examples, scores
 from lmcompose.evaluation.settings import Settings, alphas, check_chat
 from lmcompose.evaluation.tasks import HEADLINES, PROGRAMS, family, find_tasks
@@ -48,7 +50,7 @@ Result = dict[str, Any]
 
 
 def evaluate(
-    models: Mapping[str, Source],
+    models: Mapping[str, Source | RemoteSystem],
     tasks: Sequence[str],
     output: str | Path,
     *,
@@ -66,7 +68,8 @@ def evaluate(
     """Every model on every task; of what is there from an earlier run, nothing is done again.
 
     Args:
-        models: by the names that they have in the results; the others are compared with the first.
+        models: by the names that they have in the results; the others are compared with the first. A YAML file
+            describes one behind an API (see `remote_system`).
         tasks: names of ours (see docs/evaluate.md) and of lm-eval's.
         output: the folder of the results.
         data: the folder with the data sets' own files; None reads them from the hub.
@@ -95,11 +98,13 @@ def evaluate(
     stamps = {name: _stamp(task) for name, task in found.items()}
     for task in found.values():
         _configure(task, settings)
-    reading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "use_safetensors": use_safetensors}
+    models = {label: read_system(source) for label, source in models.items()}
+    here: dict[str, Any] = {label: source for label, source in models.items() if not isinstance(source, RemoteSystem)}
     if settings.chat:
-        check_chat(models, trust_remote_code)
-    alpha_of = alphas(models, settings.alpha, **reading)
-    described = {label: describe(source, **reading) for label, source in models.items()}
+        check_chat(here, trust_remote_code)
+    reading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "use_safetensors": use_safetensors}
+    alpha_of = {**dict.fromkeys(models), **alphas(here, settings.alpha, **reading)}
+    described = {label: describe_system(source, **reading) for label, source in models.items()}
     wanted = {
         (label, name): {
             "model": described[label]["digest"],
@@ -122,14 +127,12 @@ def evaluate(
             report(f"{label}: {len(found) - len(left)} of {len(found)} tasks are there already")
         if not left:
             continue
-        model = ComposedLM(
-            source,
-            device=device,
-            dtype=settings.dtype,
-            batch_size=batch_size,
-            alpha=alpha_of[label],
-            **reading,
-        )
+        options = {"device": device, "dtype": settings.dtype, "batch_size": batch_size, **reading}
+        model: Any
+        if isinstance(source, RemoteSystem):
+            model = RemoteLM(source, **options)
+        else:
+            model = ComposedLM(source, alpha=alpha_of[label], **options)
         for number, name in enumerate(left, start=1):
             report(f"{label}: {name}, task {number} of {len(left)}")
             given = wanted[label, name]
@@ -352,7 +355,7 @@ def _kept(file: Path, wanted: Mapping[str, Any], redo: bool) -> Result | None:
     )
 
 
-def _check_names(models: Mapping[str, Source]) -> None:
+def _check_names(models: Mapping[str, Any]) -> None:
     if not models:
         raise ConfigurationError("There is no model to evaluate. Name at least one.")
     for label in models:

@@ -8,19 +8,17 @@ what the prompt is.
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from lmcompose.errors import ConfigurationError
-from lmcompose.kinds import load
-from lmcompose.loading import Source, load_member, plan_member, source_name
-from lmcompose.saved import kind_of
+from lmcompose.evaluation.opening import load_model
+from lmcompose.loading import Source, source_name
 
 Request = tuple[Any, list[int], list[int]]
 """What to note an answer under, the tokens of the context and those of the continuation."""
@@ -141,30 +139,3 @@ class ComposedLM(HFLM):
         if note is not None:
             self.cache_hook.add_partial("loglikelihood", note, answer)
         return answer
-
-
-def load_model(
-    source: Source,
-    device: str | None = None,
-    dtype: str | torch.dtype | None = None,
-    trust_remote_code: bool = False,
-    use_safetensors: bool = True,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """The model at `source`, of whatever kind, in evaluation mode, with its tokenizer.
-
-    Raises:
-        MemberError, SavedFolderError: it cannot be loaded.
-    """
-    if isinstance(source, tuple):
-        return source
-    if isinstance(source, PreTrainedModel):
-        return source, getattr(source, "tokenizer", None)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    options |= {"use_safetensors": use_safetensors} | ({} if device == "cpu" else {"device_map": device})
-    reference = plan_member(source, "evaluation", trust_remote_code=trust_remote_code, use_safetensors=use_safetensors)
-    if kind_of(reference) == "composition" and isinstance(source, str | Path):
-        model = load(source, **options)
-        return model, model.tokenizer
-    member = load_member(source, role="evaluation", planned=reference, **options)
-    return member.model, member.tokenizer

@@ -31,7 +31,7 @@ def describe(source: Source, trust_remote_code: bool = False, use_safetensors: b
     """
     live = source[0] if isinstance(source, tuple) else source
     if isinstance(live, PreTrainedModel):
-        return {"name": source_name(source), "digest": _of_parameters(live)}
+        return {"name": source_name(source), "digest": digest_parameters(live)}
     reference = plan_member(live, "evaluation", trust_remote_code=trust_remote_code, use_safetensors=use_safetensors)
     parts: list[Any] = [reference.revision, reference.adapter_revision, reference.quantization]
     parts += [_of_files(Path(place)) for place in reference.places]
@@ -76,7 +76,8 @@ def _of_file(file: Path) -> str:
 
 
 @torch.no_grad()
-def _of_parameters(model: PreTrainedModel) -> str:
+def digest_parameters(model: PreTrainedModel) -> str:
+    """A short text that differs where the parameters' sums do."""
     sums = [
         (name, float(parameter.double().sum()), float(parameter.double().abs().sum()))
         for name, parameter in model.named_parameters()

@@ -6,6 +6,7 @@ Numbers and texts in, plain values out; this file runs no model.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmcompose.evaluation.bounded import AtMost
 from lmcompose.evaluation.chrf import BETAS, chrf_interval
 from lmcompose.evaluation.statistics import ratio_bootstrap, wilson_interval
 
@@ -58,8 +59,9 @@ def examples(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """The examples in the order of the data, one row each.
 
     Returns:
-        Of each, `id`, `target`, `responses` (what the model wrote, or log-likelihoods of the choices), `answers` by
-        filter, and `values` by "metric,filter", where they are numbers.
+        Of each, `id`, `target`, `responses` (what the model wrote, or log-likelihoods of the choices; of one that is
+        only bounded, `{"at_most": bound}`), `answers` by filter, and `values` by
+        "metric,filter", where they are numbers.
     """
     rows: dict[int, dict[str, Any]] = {}
     for sample in samples:
@@ -68,7 +70,7 @@ def examples(samples: Sequence[Sample]) -> list[dict[str, Any]]:
             {
                 "id": sample["doc_id"],
                 "target": sample["target"],
-                "responses": [response[0] if len(response) == 1 else response for response in sample["resps"]],
+                "responses": [_plain(response[0] if len(response) == 1 else response) for response in sample["resps"]],
                 "answers": {},
                 "values": {},
             },
@@ -79,6 +81,13 @@ def examples(samples: Sequence[Sample]) -> list[dict[str, Any]]:
             if isinstance(sample[metric], int | float):
                 row["values"][f"{metric},{sample['filter']}"] = float(sample[metric])
     return [rows[number] for number in sorted(rows)]
+
+
+def _plain(response: Any) -> Any:
+    """A response with every bound as what JSON can tell from a number."""
+    if isinstance(response, list | tuple):
+        return [_plain(part) for part in response]
+    return {"at_most": float(response)} if isinstance(response, AtMost) else response
 
 
 def _names(samples: Sequence[Sample]) -> list[str]:

@@ -24,10 +24,12 @@ LANGUAGES: dict[str, Callable[[str | None], list[str]]] = {
 }
 """The tasks that there are once for every language: NAME_CODE, and NAME for all of them."""
 
-SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open", "code_to_text")
+KEY_VALUES = ("kv_subs", "num_math", "kv_math")
+REALTIME_QA = ("realtime_qa", "realtime_qa_evidence")
+SINGLE = ("gsm8k", "truthfulqa_mc1", "truthfulqa_mc2", "nq_open", "code_to_text", *REALTIME_QA, *KEY_VALUES)
 PROGRAMS = ("humaneval", "mbpp")
 """The tasks whose answers are programs, which are run."""
-GROUPS = {"truthfulqa": ("truthfulqa_mc1", "truthfulqa_mc2")}
+GROUPS = {"truthfulqa": ("truthfulqa_mc1", "truthfulqa_mc2"), "kv_arithmetic": KEY_VALUES}
 
 HEADLINES: dict[str, str] = {
     "ntrex": "chrf1,first_line",
@@ -40,6 +42,8 @@ HEADLINES: dict[str, str] = {
     "code_to_text": "chrf1,docstring",
     "humaneval": "pass@1,code",
     "mbpp": "pass@1,code",
+    **dict.fromkeys(REALTIME_QA, "acc,none"),
+    **dict.fromkeys(KEY_VALUES, "exact_match,none"),
 }
 """The score by which models are compared, by task or family of tasks; lm-eval's spelling: metric, comma, filter."""
 

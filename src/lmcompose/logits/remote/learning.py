@@ -124,6 +124,27 @@ class Learner:
                 break
         return Choice(decision.best, decision.proved, self.how, decision.margin)
 
+    def settle(self, rest: Tensor, weight: float) -> Decision:
+        """The best of the few tokens that `rest` [vocab] leaves (the others are at -inf), learning their numbers.
+
+        Unlike `greedy` it asks for values and lets no server choose: the scores of all of these tokens are of use, and
+        `knowledge` has them afterwards, so far as the budget went.
+        """
+        names = self.endpoint.capabilities.named_token_ids
+        while True:
+            decision = decide(self.knowledge, rest, weight)
+            unknown = decision.challengers[~self.knowledge.known[decision.challengers]].tolist()
+            if decision.proved or not unknown or self.left <= 0:
+                return decision
+            if names:
+                names = False  # once: what it is not told now it will not be told later
+                self._name(unknown[:NAMED_AT_ONCE])
+            elif not any(
+                self.left > 0 and self._learn_about(token, combined_bounds(self.knowledge, rest, weight))
+                for token in unknown
+            ):
+                return decision
+
     def sample(self, rest: Tensor, weight: float, temperature: float, generator: torch.Generator) -> Choice:
         """A sample of softmax((weight * base + rest) / temperature)."""
         if (end := self._ended_by()) is not None:
