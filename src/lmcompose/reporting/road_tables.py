@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from lmcompose.errors import DataError
+from lmcompose.reporting.marked import with_marked
 from lmcompose.reporting.paper import KV_TASKS
-from lmcompose.reporting.tables import Grid, accuracy, count, duration
+from lmcompose.reporting.tables import Grid, accuracy, count, duration, points
 
 Result = dict[str, Any]
-
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-"""What stands between the two in a page is written by `with_section`."""
 
 
 def roads_grids(result: Result) -> list[Grid]:
@@ -23,17 +20,9 @@ def roads_markdown(result: Result) -> str:
 
 
 def with_section(page: str, result: Result) -> str:
-    """`page` with its marked part made anew from `result`.
-
-    Raises:
-        DataError: the page has no part that is marked with `BEGIN` and `END`.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise DataError(f"The page has no part between '{BEGIN}' and '{END}' to write the tables into. Put both there.")
+    """`page` with its marked part made anew from `result`; raises DataError where no part is marked."""
     figure = "![The roads beside the default](../results/kv_arithmetic/roads.png)\n"
-    return f"{before}{BEGIN}\n\n{roads_markdown(result)}\n{figure}\n{END}{after}"
+    return with_marked(page, f"{roads_markdown(result)}\n{figure}")
 
 
 def accuracy_grid(result: Result) -> Grid:
@@ -65,7 +54,7 @@ def differences_grid(result: Result) -> Grid:
     rows = [
         [
             road_title(result, road),
-            *(_points(cells[task]["mean"], cells[task]["documents"]) for task in KV_TASKS),
+            *(points(cells[task]["mean"], cells[task]["documents"]) for task in KV_TASKS),
         ]
         for road, cells in result["differences"].items()
     ]
@@ -83,7 +72,7 @@ def seeds_grid(result: Result) -> Grid:
     for road, cells in result["differences"].items():
         found = cells["kv_math"]
         by_seed = ", ".join(f"{100 * estimate:+.1f}" for estimate, *_ in found["by_seed"])
-        rows.append([road_title(result, road), _points(found["mean"], found["seeds"]), by_seed])
+        rows.append([road_title(result, road), points(found["mean"], found["seeds"]), by_seed])
     return Grid(
         "Minus the default on KV-MATH by seed, percentage points",
         ["road", "mean over seeds", "by seed"],
@@ -100,8 +89,3 @@ def road_title(result: Result, road: str) -> str:
 def _seeds(result: Result) -> str:
     seeds = result["seeds"]
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _points(mean: float, ends: list[float] | None) -> str:
-    interval = "" if ends is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in ends))
-    return f"{100 * mean:+.1f}{interval}"

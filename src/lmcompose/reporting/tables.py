@@ -338,6 +338,12 @@ def signed_interval(interval: Sequence[float]) -> str:
     return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
+def points(difference: float, ends: Sequence[float] | None) -> str:
+    """`+12.5 [-5.0, +30.0]` in percentage points, from a difference of two shares and the ends of its interval."""
+    interval = "" if ends is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in ends))
+    return f"{100 * difference:+.1f}{interval}"
+
+
 def count(number: int) -> str:
     """A number of parameters as one reads it: 14,680,064 is `14.7 M`."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):

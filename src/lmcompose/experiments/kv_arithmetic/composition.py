@@ -78,12 +78,16 @@ class CompositionBatches(Dataset):
 
     Every batch holds all kinds and lengths in their shares: Muon's steps have one size, whatever the gradient's, and
     batches of one kind pull the bridges to and fro.
+
+    Args:
+        pool: the keys that the data show; by default those that the task holds in.
     """
 
     in_order = True
 
-    def __init__(self, task: Task, profile: CompositionProfile, seed: int) -> None:
+    def __init__(self, task: Task, profile: CompositionProfile, seed: int, pool: np.ndarray | None = None) -> None:
         self.task, self.profile, self.seed = task, profile, seed
+        self.pool = task.split[0] if pool is None else pool
 
     def __len__(self) -> int:
         return self.profile.steps
@@ -100,7 +104,7 @@ class CompositionBatches(Dataset):
                 if rows == 0:
                     continue
                 kinds = {"all_keys": all_keys, "no_key": profile.no_key} if kind is Kind.KV_MATH else {}
-                expressions = task.sample(generator, int(rows), operands, task.split[0], **kinds)
+                expressions = task.sample(generator, int(rows), operands, self.pool, **kinds)
                 ids, prompt = task.encode(expressions, kind)
                 parts.append({"input_ids": torch.from_numpy(ids), "prompt": prompt})
         return {"parts": parts}

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from lmcompose.calls import CallSlot
 from lmcompose.calm.attach import hook_layers
 from lmcompose.experiments.kv_arithmetic.task import BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.stages import Report
 
 TEST_SEED = 1_000_003
 """Test expressions come from a stream of their own, so that every model answers the same ones."""
@@ -52,6 +53,18 @@ def right_answers(
         full[:, : generated.shape[1]] = generated
         right += (full == answers[start : start + batch_size]).all(dim=1).tolist()
     return right
+
+
+def answers_of(
+    model: PreTrainedModel, task: Task, count: int, pool: np.ndarray, report: Report | None = None
+) -> dict[str, list[int]]:
+    """Task -> 1 for each of `count` expressions that `model` answers right, else 0; keys are from `pool`."""
+    found = {}
+    for index, kind in enumerate(Kind):
+        found[str(kind)] = [int(right) for right in right_answers(model, task, kind, count, pool)]
+        if report is not None:
+            report(index + 1, len(Kind), float("nan"))
+    return found
 
 
 def exact_match(

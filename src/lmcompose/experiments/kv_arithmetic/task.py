@@ -83,6 +83,7 @@ class Task:
         seed: of the table and of which keys are held in.
         held_in: the fraction of keys that composition data may show.
         multiplication: let `*` occur too.
+        table: which of the seed's tables of values the keys have; 0 is the true one, any other a wrong one.
 
     Raises:
         ConfigurationError: no key would be held in or none held out, or a result could be too long for an integer.
@@ -93,6 +94,7 @@ class Task:
     seed: int = 0
     held_in: float = 0.2
     multiplication: bool = False
+    table: int = 0
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not 1 <= round(self.keys * self.held_in) < self.keys:
@@ -108,7 +110,8 @@ class Task:
     @cached_property
     def values(self) -> np.ndarray:
         """[N] the value of each key."""
-        return np.random.default_rng([self.seed, 0]).permutation(self.keys) + 1
+        stream = [self.seed, 0, self.table] if self.table else [self.seed, 0]
+        return np.random.default_rng(stream).permutation(self.keys) + 1
 
     @cached_property
     def split(self) -> tuple[np.ndarray, np.ndarray]:
