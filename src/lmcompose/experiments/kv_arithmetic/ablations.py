@@ -23,19 +23,12 @@ from lmcompose.experiments.kv_arithmetic.arms import ARMS, DEFAULT, SWEEPS, chos
 from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.profiles import profile_named
 from lmcompose.experiments.kv_arithmetic.routing import skyline
-from lmcompose.experiments.kv_arithmetic.run import (
-    READY_SEED,
-    ready_members,
-)
+from lmcompose.experiments.kv_arithmetic.run import READY_SEED, ready_members
 from lmcompose.experiments.kv_arithmetic.seed_stages import SeedStages
 from lmcompose.experiments.stages import stamp_of
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.kv_ablation_plots import ablations_figure
 from lmcompose.reporting.kv_ablation_tables import ablations_grids, ablations_markdown, with_section
-
-Answers = dict[str, list[int]]
-WRONG_TABLE = 1
-"""The table that the vanilla m_A learns."""
 
 ALONE = {"augmenting": "m_A alone", "anchor": "m_B alone"}
 """What is tested and not trained here."""
@@ -76,7 +69,7 @@ def run(
     console = console or Console(stderr=True, highlight=False)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    answers: dict[str, list[Answers]] = {}
+    answers: dict[str, list[dict[str, list[int]]]] = {}
     notes: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:
         ready = ready_members() if profile == "demo" and seed == READY_SEED else None
