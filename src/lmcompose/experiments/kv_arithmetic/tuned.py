@@ -73,12 +73,15 @@ def tune(
     started = time.perf_counter()
     model = untied(anchor)
     trained: Any = model
+    groups: list[dict[str, Any]]
     if how == "lora":
         tell_keys_apart(model, seed)
         rank = matching_rank(model, budget)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            config = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", task_type="CAUSAL_LM")
+            config = LoraConfig(
+                r=rank, lora_alpha=rank, target_modules="all-linear", fan_in_fan_out=True, task_type="CAUSAL_LM"
+            )
             trained = get_peft_model(model, config)
         groups = [{"params": [p for p in trained.parameters() if p.requires_grad], "lr": LORA_RATE}]
     else:
