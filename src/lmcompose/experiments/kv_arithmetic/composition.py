@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from lmcompose.calm.compose import compose
 from lmcompose.calm.model import CalmForCausalLM
+from lmcompose.experiments.kv_arithmetic.answer_states import answer_states
 from lmcompose.experiments.kv_arithmetic.members import answer_loss, schedule
 from lmcompose.experiments.kv_arithmetic.task import FIRST_KEY, Kind, Task
 from lmcompose.experiments.stages import Report, StepReport
@@ -124,7 +125,7 @@ class AnswerTrainer(CalmTrainer):
         for part in inputs["parts"]:
             ids, prompt = part["input_ids"], part["prompt"]
             answers = ids[:, prompt:]
-            states = _last_states(composition, ids[:, :-1], prompt)[:, prompt - 1 :]
+            states = answer_states(composition, ids[:, :-1], prompt)
             loss = loss + answers.numel() * answer_loss(states, head, answers, keys)
             tokens += answers.numel()
         return loss / tokens
@@ -242,13 +243,3 @@ def train_composition(
     model.eval()
     curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
     return time.perf_counter() - started, curve
-
-
-def _last_states(composition: CalmForCausalLM, ids: torch.Tensor, prompt: int) -> torch.Tensor:
-    """The anchor's last hidden states [rows, length, D_B], after its final norm."""
-    if not composition.config.prompt_readers():
-        states: torch.Tensor = composition.base_model(ids).last_hidden_state
-        return states
-    # the body alone cannot be told what the prompt is; of the head, one position is as little as it computes
-    output: Any = composition(ids, prompt_length=prompt, logits_to_keep=1, use_cache=False, output_hidden_states=True)
-    return cast(torch.Tensor, output.hidden_states[-1])

@@ -103,7 +103,7 @@ def run(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     ready = ready_members() if profile == "demo" else None
-    task = Task(settings.keys, settings.operands, READY_SEED)
+    task = settings.task(READY_SEED)
     anchor, augmenting = made_members(settings, task, READY_SEED, Stages(folder, console), ready)
     anchor.name_or_path, augmenting.name_or_path = "../../anchor", "../../augmenting"  # from a composition's folder
     arms: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}

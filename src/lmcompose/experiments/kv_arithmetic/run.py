@@ -90,7 +90,7 @@ def ready_members() -> Path | None:
 
 def run_once(settings: Profile, seed: int, folder: Path, ready: Path | None, console: Console) -> dict[str, Any]:
     """One seed: all stages, in order, from what is in `folder` already."""
-    task = Task(settings.keys, settings.operands, seed)
+    task = settings.task(seed)
     stages = Stages(folder, console)
     anchor, augmenting = made_members(settings, task, seed, stages, ready)
     depth = augmenting.config.num_hidden_layers
@@ -155,7 +155,8 @@ def made_members(
 
 def member_stamp(role: str, settings: Profile, task: Task, seed: int, ready: Path | None) -> str:
     """The stamp of the stage that makes the member `role`."""
-    return stamp_of(*origin(ready), role, task.keys, task.operands, task.seed, getattr(settings, role), seed)
+    form = [task.form] if task.words else []  # stamps of the task with signs are older than there were others
+    return stamp_of(*origin(ready), *form, role, task.keys, task.operands, task.seed, getattr(settings, role), seed)
 
 
 def origin(ready: Path | None) -> list[str]:

@@ -56,7 +56,7 @@ class SeedStages:
         Args:
             a_try: the steps are not the profile's: nothing of the run in `folder` but its members is touched.
         """
-        task = Task(settings.keys, settings.operands, seed)
+        task = settings.task(seed)
         place = place_of(folder, settings, task, seed, ready)
         main = Stages(place, console)
         anchor, augmenting = made_members(settings, task, seed, main, ready)

@@ -13,6 +13,7 @@ answer: `->` to substitute, `=` to evaluate. This file knows no model.
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -95,6 +96,8 @@ class Task:
     held_in: float = 0.2
     multiplication: bool = False
     table: int = 0
+    words: ClassVar[tuple[str, ...]] = ()
+    """What prompts have beside operands and signs; their tokens come after the keys."""
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not 1 <= round(self.keys * self.held_in) < self.keys:
@@ -134,11 +137,16 @@ class Task:
     @property
     def vocab_size(self) -> int:
         """How many tokens there are."""
-        return FIRST_KEY + self.keys
+        return FIRST_KEY + self.keys + len(self.words)
+
+    @property
+    def form(self) -> str:
+        """What prompts look like."""
+        return "signs"
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer that all members share: one word, one token."""
-        words = [*SPECIALS, *SIGNS, *"0123456789", *(f"<k{key}>" for key in range(self.keys))]
+        words = [*SPECIALS, *SIGNS, *"0123456789", *(f"<k{key}>" for key in range(self.keys)), *self.words]
         tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<pad>"))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return PreTrainedTokenizerFast(
@@ -203,13 +211,17 @@ class Task:
         operands = np.where(plain[:, :, None], numbers, padded_keys)
         ask = EQUALS if kind is not Kind.KV_SUBS else BECOMES
         prompt = np.concatenate(
-            [_column(expressions, BOS), _joined(operands, operators), _column(expressions, ask)], axis=1
+            [_column(expressions, BOS), self.joined_prompt(operands, expressions), _column(expressions, ask)], axis=1
         )
         if kind is Kind.KV_SUBS:
             answer = _joined(numbers, operators)
         else:
             answer = self.digits(expressions.results(), self.answer_width)
         return np.concatenate([prompt, answer, _column(expressions, EOS)], axis=1), prompt.shape[1]
+
+    def joined_prompt(self, operands: np.ndarray, expressions: Expressions) -> np.ndarray:
+        """[rows, operands, width] and what stands between them -> [rows, length]."""
+        return _joined(operands, expressions.operators)
 
     @staticmethod
     def digits(numbers: np.ndarray, width: int) -> np.ndarray:

@@ -34,12 +34,12 @@ def untied(anchor: GPT2LMHeadModel) -> GPT2LMHeadModel:
 
 
 @torch.no_grad()
-def tell_keys_apart(model: GPT2LMHeadModel, seed: int) -> None:
+def tell_keys_apart(model: GPT2LMHeadModel, keys: int, seed: int) -> None:
     """Give every key a random row, of the mean length of the digits'."""
     words = model.transformer.wte.weight
-    rows = torch.randn(words[FIRST_KEY:].shape, generator=torch.Generator().manual_seed(seed))
+    rows = torch.randn((keys, words.shape[1]), generator=torch.Generator().manual_seed(seed))
     length = words[FIRST_DIGIT : FIRST_DIGIT + 10].norm(dim=1).mean()
-    words[FIRST_KEY:] = rows * (length / rows.norm(dim=1, keepdim=True))
+    words[FIRST_KEY : FIRST_KEY + keys] = rows * (length / rows.norm(dim=1, keepdim=True))
 
 
 def matching_rank(model: GPT2LMHeadModel, wanted: int) -> int:
@@ -75,7 +75,7 @@ def tune(
     trained: Any = model
     groups: list[dict[str, Any]]
     if how == "lora":
-        tell_keys_apart(model, seed)
+        tell_keys_apart(model, task.keys, seed)
         rank = matching_rank(model, budget)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -116,7 +116,11 @@ def _train(
             ids, prompt = part["input_ids"], part["prompt"]
             answers = ids[:, prompt:]
             states = model.transformer(ids[:, :-1], use_cache=False).last_hidden_state[:, prompt - 1 :]
-            loss = answer_loss(states, model.lm_head.weight[:FIRST_KEY], answers, task.keys) * answers.numel() / tokens
+            loss = (
+                answer_loss(states, model.lm_head.weight[:FIRST_KEY], answers, task.vocab_size - FIRST_KEY)
+                * answers.numel()
+                / tokens
+            )
             loss.backward()
             total += loss.item()
         nn.utils.clip_grad_norm_(parameters, 1.0)
