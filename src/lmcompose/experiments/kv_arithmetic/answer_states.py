@@ -45,7 +45,7 @@ def can_be_short(composition: CalmForCausalLM) -> bool:
     if type(anchor) is not GPT2LMHeadModel or anchor.config.reorder_and_upcast_attn or composition.config.unfreeze:
         return False
     written = {pair[1] for name in composition.augmenting for pair in composition.config.pairs(name)}
-    return anchor.config.num_hidden_layers > max(written)
+    return anchor.config.num_hidden_layers > max(1, *written)  # what is written before the first layer is read there
 
 
 @contextmanager
