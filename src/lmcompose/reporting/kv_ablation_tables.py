@@ -20,10 +20,14 @@ def ablations_markdown(result: Result) -> str:
     return "\n".join([*(grid.to_markdown() for grid in ablations_grids(result)), f"Made by `{result['command']}`.\n"])
 
 
-def with_section(page: str, result: Result) -> str:
-    """`page` with its marked part made anew from `result`; raises DataError where no part is marked."""
-    figure = "![The ladder and the three sweeps](../results/kv_arithmetic/ablations.png)\n"
-    return with_marked(page, f"{ablations_markdown(result)}\n{figure}")
+def with_section(page: str, result: Result, figure: str = "ablations.png") -> str:
+    """`page` with its marked part made anew from `result`; raises DataError where no part is marked.
+
+    Args:
+        figure: the name of the figure in results/kv_arithmetic.
+    """
+    image = f"![Exact match of every arm](../results/kv_arithmetic/{figure})\n"
+    return with_marked(page, f"{ablations_markdown(result)}\n{image}")
 
 
 def accuracy_grid(result: Result) -> Grid:

@@ -27,8 +27,6 @@ from lmcompose.reporting.marked import BEGIN, END
 from tests.experiments.kv_arithmetic.test_run import MEMBER, TASK, TINY
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "kv-ablations.md"
-COMMITTED = ROOT / "results" / "kv_arithmetic" / "ablations.json"
 
 
 def quiet(folder: Path, *arms: str, sweeps: tuple[str, ...] = (), **options: Any) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def test_arms_take_what_the_demo_left_and_are_kept(tmp_path: Path, tiny: None) -
     places = write_report(result, tmp_path / "out" / "ablations.json", page)
     assert json.loads(places[0].read_text()) == json.loads(json.dumps(result))
     assert [path.suffix for path in places] == [".json", ".md", ".png", ".md"]
-    assert with_section(page.read_text(), result) == page.read_text()
+    assert with_section(page.read_text(), result, "ablations.png") == page.read_text()
 
 
 def test_a_try_with_fewer_steps_touches_nothing_but_members(tmp_path: Path, tiny: None) -> None:
@@ -196,15 +194,18 @@ def test_unknown_arms_and_sweeps_are_refused() -> None:
         ablations.run("demo", [], ["head"])
 
 
-def test_the_page_shows_the_committed_results_or_says_that_there_are_none() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    if not COMMITTED.exists():
-        assert page.partition(BEGIN)[2].partition(END)[0].strip() == "Nothing yet: the command above writes this part."
+@pytest.mark.parametrize(("page", "name"), [("kv-ablations", "ablations"), ("kv-natural", "natural")])
+def test_a_page_shows_the_committed_results_or_says_that_there_are_none(page: str, name: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    path = ROOT / "results" / "kv_arithmetic" / f"{name}.json"
+    if not path.exists():
+        assert text.partition(BEGIN)[2].partition(END)[0].strip() == "Nothing yet: the command above writes this part."
         return
-    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
-    assert with_section(page, committed) == page
+    committed = json.loads(path.read_text(encoding="utf-8"))
+    assert with_section(text, committed, f"{name}.png") == text
     profile = PROFILES[committed["profile"]]
+    assert committed["profile"].endswith("-natural") == (name == "natural")
     depths = profile.augmenting.layers, profile.anchor[0].layers
-    said = json.loads(json.dumps({name: arm.settings(depths) for name, arm in chosen().items()}))
+    said = json.loads(json.dumps({arm: entry.settings(depths) for arm, entry in chosen().items()}))
     assert committed["recipe"]["arms"].items() <= said.items()
     assert committed["recipe"]["profile"] == json.loads(json.dumps(dataclasses.asdict(profile)))

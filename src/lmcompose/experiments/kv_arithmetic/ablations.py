@@ -117,21 +117,27 @@ def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -
     ablations_figure(result, places[2])
     if page is None:
         return places
-    write_text_atomic(page, with_section(page.read_text(encoding="utf-8"), result))
+    write_text_atomic(page, with_section(page.read_text(encoding="utf-8"), result, places[2].name))
     return [*places, page]
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", default="paper", help="the size: paper, or demo for a try")
+    parser.add_argument(
+        "--profile",
+        default="paper",
+        help="the size: paper, or demo for a try; and the same in words, such as paper-natural",
+    )
     parser.add_argument("--arms", nargs="*", metavar="ARM", help=f"some of {', '.join(ARMS)}; all by default")
     parser.add_argument("--sweeps", nargs="*", metavar="SWEEP", help=f"some of {', '.join(SWEEPS)}; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of tables, members, bridges and data")
     parser.add_argument("--steps", type=int, help="fewer steps than the profile has, for a try")
     parser.add_argument("--models", type=Path, help="where `lmcompose demo` left its models, and where arms are kept")
     parser.add_argument("--output", type=Path, default=Path("results/kv_arithmetic/ablations.json"))
-    parser.add_argument("--page", type=Path, help="a page whose marked part is written anew: docs/kv-ablations.md")
+    parser.add_argument(
+        "--page", type=Path, help="a page whose marked part is written anew, such as docs/kv-ablations.md"
+    )
     options = parser.parse_args()
     command = shlex.join(["python", "-m", "lmcompose.experiments.kv_arithmetic.ablations", *sys.argv[1:]])
     try:
