@@ -28,7 +28,7 @@ from lmcompose.experiments.kv_arithmetic.profiles import PROFILES
 from lmcompose.experiments.kv_arithmetic.roads import DEFAULT, ROADS, Road, write_report
 from lmcompose.experiments.kv_arithmetic.run import load_member, ready_members
 from lmcompose.experiments.kv_arithmetic.task import Kind, Task
-from lmcompose.reporting.marked import BEGIN, END
+from lmcompose.reporting.marked import BEGIN, END, with_marked
 from lmcompose.reporting.road_tables import roads_grids, with_section
 from tests.experiments.kv_arithmetic.test_run import MEMBER, TASK, TINY
 
@@ -184,7 +184,7 @@ def test_unknown_roads_and_pages_without_a_place_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'reverse'"):
         roads.run("demo", ["revers"])
     with pytest.raises(DataError, match="Put both there"):
-        with_section(f"a page\n{BEGIN}\n", {})
+        with_marked(f"a page\n{BEGIN}\n", "tables")
 
 
 def test_the_page_shows_the_committed_results_or_says_that_there_are_none() -> None:

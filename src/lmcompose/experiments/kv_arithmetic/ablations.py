@@ -29,6 +29,7 @@ from lmcompose.experiments.stages import stamp_of
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.kv_ablation_plots import ablations_figure
 from lmcompose.reporting.kv_ablation_tables import ablations_grids, ablations_markdown, with_section
+from lmcompose.reporting.marked import around_marked
 
 ALONE = {"augmenting": "m_A alone", "anchor": "m_B alone"}
 """What is tested and not trained here."""
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument(
         "--profile",
         default="paper",
-        help="the size: paper, or demo for a try; and the same in words, such as paper-natural",
+        help="the size: paper, demo, or in words paper-natural",
     )
     parser.add_argument("--arms", nargs="*", metavar="ARM", help=f"some of {', '.join(ARMS)}; all by default")
     parser.add_argument("--sweeps", nargs="*", metavar="SWEEP", help=f"some of {', '.join(SWEEPS)}; all by default")
@@ -135,12 +136,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="fewer steps than the profile has, for a try")
     parser.add_argument("--models", type=Path, help="where `lmcompose demo` left its models, and where arms are kept")
     parser.add_argument("--output", type=Path, default=Path("results/kv_arithmetic/ablations.json"))
-    parser.add_argument(
-        "--page", type=Path, help="a page whose marked part is written anew, such as docs/kv-ablations.md"
-    )
+    parser.add_argument("--page", type=Path, help="a page whose marked part is written, as docs/kv-ablations.md")
     options = parser.parse_args()
     command = shlex.join(["python", "-m", "lmcompose.experiments.kv_arithmetic.ablations", *sys.argv[1:]])
     try:
+        if options.page is not None:
+            around_marked(options.page.read_text(encoding="utf-8"))  # before hours of training
         result = run(
             options.profile,
             options.arms,
