@@ -4,7 +4,7 @@ from typing import Any
 
 from lmcompose.reporting.marked import with_marked
 from lmcompose.reporting.paper import KV_TASKS
-from lmcompose.reporting.tables import Grid, accuracy, count, duration, points
+from lmcompose.reporting.tables import Grid, accuracy, count, duration, points, seeds_of
 
 Result = dict[str, Any]
 
@@ -49,7 +49,7 @@ def accuracy_grid(result: Result) -> Grid:
         rows,
         notes=[
             "Brackets: 95 % Wilson intervals of the answers of all seeds together.",
-            f"trained: parameters; time: of training, mean over {_seeds(result)}.",
+            f"trained: parameters; time: of training, mean over {seeds_of(result)}.",
         ],
         strong=[result["ladder"].index("composition")],
     )
@@ -88,7 +88,7 @@ def seeds_grid(result: Result) -> Grid:
         ["arm", "mean over seeds", "by seed", "detectable"],
         rows,
         notes=[
-            *([f"Brackets: 95 % paired t-intervals over {_seeds(result)}."] if several else []),
+            *([f"Brackets: 95 % paired t-intervals over {seeds_of(result)}."] if several else []),
             "detectable: the smallest difference that would be found four times in five.",
         ],
     )
@@ -138,8 +138,3 @@ def _figure(found: Result, signed: bool) -> list[str]:
     low, high = found["documents"]
     shown = f"{100 * found['mean']:{sign}.1f} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
     return [shown, ", ".join(f"{100 * estimate:{sign}.1f}" for estimate, *_ in found["by_seed"])]
-
-
-def _seeds(result: Result) -> str:
-    seeds = result["seeds"]
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

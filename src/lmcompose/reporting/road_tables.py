@@ -4,7 +4,7 @@ from typing import Any
 
 from lmcompose.reporting.marked import with_marked
 from lmcompose.reporting.paper import KV_TASKS
-from lmcompose.reporting.tables import Grid, accuracy, count, duration, points
+from lmcompose.reporting.tables import Grid, accuracy, count, duration, points, seeds_of
 
 Result = dict[str, Any]
 
@@ -43,7 +43,7 @@ def accuracy_grid(result: Result) -> Grid:
         rows,
         notes=[
             "Brackets: 95 % Wilson intervals of the answers of all seeds together.",
-            f"trained: parameters; time: of training, mean over {_seeds(result)}.",
+            f"trained: parameters; time: of training, mean over {seeds_of(result)}.",
         ],
         strong=[0],
     )
@@ -77,15 +77,10 @@ def seeds_grid(result: Result) -> Grid:
         "Minus the default on KV-MATH by seed, percentage points",
         ["road", "mean over seeds", "by seed"],
         rows,
-        notes=[f"Brackets: 95 % paired t-intervals over {_seeds(result)}."] if len(result["seeds"]) > 1 else [],
+        notes=[f"Brackets: 95 % paired t-intervals over {seeds_of(result)}."] if len(result["seeds"]) > 1 else [],
     )
 
 
 def road_title(result: Result, road: str) -> str:
     """The name of a road in tables."""
     return str(result["recipe"]["roads"][road]["title"])
-
-
-def _seeds(result: Result) -> str:
-    seeds = result["seeds"]
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
