@@ -10,7 +10,7 @@ VENV519 ?= .venv-519
 VENV_VLLM ?= .venv-vllm
 # Two cores are shared by test workers: one thread each is faster than two that fight (measured, not guessed).
 TEST_WORKERS ?= 2
-# The seeds of `make reproduce-kv`.
+# The seeds of `make reproduce-kv`, `make kv-ablations` and `make kv-natural`.
 SEEDS ?= 0
 # The folder of stories260K, for `make stories` and `make proxy-stories`; `make STORIES=folder stories` says where it is.
 STORIES ?= $(wildcard ../shared/models/stories260K)
@@ -72,8 +72,8 @@ setup: $(READY)  ## make the environment in .venv
 
 # ---------------------------------------------------------------------------------------------------- the main job
 
-.PHONY: demo demo-from-nothing ready-members reproduce-kv roads stories real-pairs proxy-stories proxy-translation
-.PHONY: evidence reproduce
+.PHONY: demo demo-from-nothing ready-members reproduce-kv kv-ablations kv-natural roads stories real-pairs proxy-stories
+.PHONY: proxy-translation evidence reproduce
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -89,6 +89,14 @@ reproduce-kv: $(READY)  ## the CALM paper's Table 1 at its own scale, 25,000 key
 	$(LMCOMPOSE) demo --profile paper $(SEEDS:%=--seed %)
 	@mkdir -p results/kv_arithmetic
 	for kind in json md png; do cp runs/kv_arithmetic/paper/result.$$kind results/kv_arithmetic/paper.$$kind; done
+
+kv-ablations: $(READY)  ## m_A random or vanilla, LoRA, fine-tuned m_B, other data, and sweeps of keys, connections and heads, beside the composition at the paper's scale (hours of one core a seed; SEEDS="0 1 2", ARMS="random lora")
+	OMP_NUM_THREADS=1 $(PYTHON) -m lmcompose.experiments.kv_arithmetic.ablations --seeds $(SEEDS) \
+	  $(if $(ARMS),--arms $(ARMS) --sweeps) --page docs/kv-ablations.md
+
+kv-natural: $(READY)  ## the same task in words, beside what routing between the two members could reach (an hour and a half of one core a seed; SEEDS="0 1 2")
+	OMP_NUM_THREADS=1 $(PYTHON) -m lmcompose.experiments.kv_arithmetic.ablations --profile paper-natural --seeds $(SEEDS) \
+	  --arms random --sweeps --output results/kv_arithmetic/natural.json --page docs/kv-natural.md
 
 roads: $(READY)  ## each road that the CALM paper left open beside the paper's own, three seeds (50 minutes of one quiet core; ROADS="gate norm" picks some)
 	OMP_NUM_THREADS=1 $(PYTHON) -m lmcompose.experiments.kv_arithmetic.roads $(if $(ROADS),--roads $(ROADS)) --page docs/roads.md

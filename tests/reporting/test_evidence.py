@@ -22,7 +22,7 @@ from lmcompose.reporting.evidence import (
     evidence_grid,
     verdict,
 )
-from lmcompose.reporting.pages import BEGIN, END, with_measured
+from lmcompose.reporting.marked import BEGIN, END, with_marked
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
@@ -96,7 +96,7 @@ def test_what_was_not_measured_is_open_and_its_rule_is_not_asked() -> None:
 def test_the_page_is_what_the_committed_results_say() -> None:
     page, results = PAGE.read_text(encoding="utf-8"), read_results(ROOT / "results")
     grid = evidence_grid(results, CLAIMS)
-    assert with_measured(page, grid.to_markdown()) == page
+    assert with_marked(page, grid.to_markdown()) == page
     assert all(row[-1] in VERDICTS for row in grid.rows)
 
 
@@ -130,6 +130,6 @@ def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def test_a_page_without_its_marks_is_refused() -> None:
-    assert with_measured(f"a\n{BEGIN}\nold\n{END}\nb", "new\n") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
+    assert with_marked(f"a\n{BEGIN}\nold\n{END}\nb", "new\n") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
     with pytest.raises(DataError, match="Put both there"):
-        with_measured(f"a\n{BEGIN}\n", "new")
+        with_marked(f"a\n{BEGIN}\n", "new")

@@ -17,7 +17,7 @@ from lmcompose.experiments.overhead import worked_example
 from lmcompose.folders import write_text_atomic
 from lmcompose.reporting.claims import CLAIMS
 from lmcompose.reporting.evidence import evidence_grid
-from lmcompose.reporting.pages import with_measured
+from lmcompose.reporting.marked import with_marked
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def main() -> None:
         grid = evidence_grid(read_results(options.results), CLAIMS)
         if options.page is not None:
             page = options.page.read_text(encoding="utf-8")
-            write_text_atomic(options.page, with_measured(page, grid.to_markdown()))
+            write_text_atomic(options.page, with_marked(page, grid.to_markdown()))
     except (LmcomposeError, OSError) as error:
         print(f"evidence: {error}", file=sys.stderr)
         sys.exit(2)

@@ -39,6 +39,11 @@ def stamp_of(*settings: Any) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
 
 
+def stamped(folder: Path, stamp: str) -> bool:
+    """Whether the stage that is kept in `folder` was made with this stamp."""
+    return (_read(folder / STAMP) or {}).get("stamp") == stamp
+
+
 def _plain(setting: Any) -> Any:
     return dataclasses.asdict(setting) if dataclasses.is_dataclass(setting) else str(setting)  # type: ignore[arg-type]
 
@@ -72,7 +77,7 @@ class Stages:
         """
         folder = self.folder / name
         kept = _read(folder / STAMP)
-        if kept is not None and kept.get("stamp") == stamp:
+        if kept is not None and stamped(folder, stamp):
             self.console.print(f"[dim]{label}: taken from {folder}[/dim]")
             model, notes = load(folder), kept["notes"]
         else:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lmcompose.reporting.pages import with_measured
+from lmcompose.reporting.marked import with_marked
 from lmcompose.reporting.paper import KV_TASKS
-from lmcompose.reporting.tables import Grid, accuracy, count, duration
+from lmcompose.reporting.tables import Grid, accuracy, count, duration, points, seeds_of
 
 Result = dict[str, Any]
 
@@ -20,13 +20,9 @@ def roads_markdown(result: Result) -> str:
 
 
 def with_section(page: str, result: Result) -> str:
-    """`page` with its marked part made anew from `result`.
-
-    Raises:
-        DataError: as in `with_measured`.
-    """
+    """`page` with its marked part made anew from `result`; raises DataError where no part is marked."""
     figure = "![The roads beside the default](../results/kv_arithmetic/roads.png)\n"
-    return with_measured(page, f"{roads_markdown(result)}\n{figure}")
+    return with_marked(page, f"{roads_markdown(result)}\n{figure}")
 
 
 def accuracy_grid(result: Result) -> Grid:
@@ -47,7 +43,7 @@ def accuracy_grid(result: Result) -> Grid:
         rows,
         notes=[
             "Brackets: 95 % Wilson intervals of the answers of all seeds together.",
-            f"trained: parameters; time: of training, mean over {_seeds(result)}.",
+            f"trained: parameters; time: of training, mean over {seeds_of(result)}.",
         ],
         strong=[0],
     )
@@ -58,7 +54,7 @@ def differences_grid(result: Result) -> Grid:
     rows = [
         [
             road_title(result, road),
-            *(_points(cells[task]["mean"], cells[task]["documents"]) for task in KV_TASKS),
+            *(points(cells[task]["mean"], cells[task]["documents"]) for task in KV_TASKS),
         ]
         for road, cells in result["differences"].items()
     ]
@@ -76,25 +72,15 @@ def seeds_grid(result: Result) -> Grid:
     for road, cells in result["differences"].items():
         found = cells["kv_math"]
         by_seed = ", ".join(f"{100 * estimate:+.1f}" for estimate, *_ in found["by_seed"])
-        rows.append([road_title(result, road), _points(found["mean"], found["seeds"]), by_seed])
+        rows.append([road_title(result, road), points(found["mean"], found["seeds"]), by_seed])
     return Grid(
         "Minus the default on KV-MATH by seed, percentage points",
         ["road", "mean over seeds", "by seed"],
         rows,
-        notes=[f"Brackets: 95 % paired t-intervals over {_seeds(result)}."] if len(result["seeds"]) > 1 else [],
+        notes=[f"Brackets: 95 % paired t-intervals over {seeds_of(result)}."] if len(result["seeds"]) > 1 else [],
     )
 
 
 def road_title(result: Result, road: str) -> str:
     """The name of a road in tables."""
     return str(result["recipe"]["roads"][road]["title"])
-
-
-def _seeds(result: Result) -> str:
-    seeds = result["seeds"]
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _points(mean: float, ends: list[float] | None) -> str:
-    interval = "" if ends is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in ends))
-    return f"{100 * mean:+.1f}{interval}"

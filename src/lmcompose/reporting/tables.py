@@ -338,6 +338,18 @@ def signed_interval(interval: Sequence[float]) -> str:
     return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
+def seeds_of(result: Result) -> str:
+    """`seed 0` or `seeds 0, 1, 2`."""
+    seeds = result["seeds"]
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def points(difference: float, ends: Sequence[float] | None) -> str:
+    """`+12.5 [-5.0, +30.0]` in percentage points, from a difference of two shares and the ends of its interval."""
+    interval = "" if ends is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in ends))
+    return f"{100 * difference:+.1f}{interval}"
+
+
 def count(number: int) -> str:
     """A number of parameters as one reads it: 14,680,064 is `14.7 M`."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -372,8 +384,7 @@ def _escaped(cells: Sequence[str]) -> list[str]:
 
 
 def _seed_note(result: Result) -> list[str]:
-    seeds = result.get("seeds") or []
-    return [f"Seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."] if seeds else []
+    return [f"{seeds_of(result).capitalize()}."] if result.get("seeds") else []
 
 
 def _machine_note(result: Result) -> list[str]:

@@ -21,13 +21,14 @@ from lmcompose.experiments.kv_arithmetic.composition import (
     compose_members,
     train_composition,
 )
+from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.evaluate import exact_match, right_answers
 from lmcompose.experiments.kv_arithmetic.members import build_anchor, build_augmenting, schedule, with_full_vocabulary
 from lmcompose.experiments.kv_arithmetic.profiles import PROFILES
-from lmcompose.experiments.kv_arithmetic.roads import DEFAULT, ROADS, Road, figures, write_report
-from lmcompose.experiments.kv_arithmetic.run import _load_member, ready_members
+from lmcompose.experiments.kv_arithmetic.roads import DEFAULT, ROADS, Road, write_report
+from lmcompose.experiments.kv_arithmetic.run import load_member, ready_members
 from lmcompose.experiments.kv_arithmetic.task import Kind, Task
-from lmcompose.reporting.pages import BEGIN, END
+from lmcompose.reporting.marked import BEGIN, END, with_marked
 from lmcompose.reporting.road_tables import roads_grids, with_section
 from tests.experiments.kv_arithmetic.test_run import MEMBER, TASK, TINY
 
@@ -127,7 +128,7 @@ def test_every_road_starts_as_its_anchor_and_is_another_composition() -> None:
     ids = torch.from_numpy(task.encode(task.sample(np.random.default_rng(0), 2, 2, task.split[0]), Kind.KV_MATH)[0])
     made = set()
     for name, road in ROADS.items():
-        anchor, augmenting = (_load_member(folder / role) for role in ("anchor", "augmenting"))
+        anchor, augmenting = (load_member(folder / role) for role in ("anchor", "augmenting"))
         if road.swapped:
             anchor, augmenting = augmenting, anchor
         model = compose_members(task, anchor, augmenting, settings.composition, 0, **road.options)
@@ -144,7 +145,7 @@ def test_every_road_starts_as_its_anchor_and_is_another_composition() -> None:
 def test_right_answers_add_up_to_the_exact_match() -> None:
     folder, settings = ready_members(), PROFILES["demo"]
     assert folder is not None
-    model, task = _load_member(folder / "anchor"), Task(settings.keys, settings.operands)
+    model, task = load_member(folder / "anchor"), Task(settings.keys, settings.operands)
     right = right_answers(model, task, Kind.NUM_MATH, 40, None)
     assert exact_match(model, task, Kind.NUM_MATH, 40, None, batch_size=7) == {"correct": sum(right), "total": 40}
     assert len(right) == 40
@@ -183,7 +184,7 @@ def test_unknown_roads_and_pages_without_a_place_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'reverse'"):
         roads.run("demo", ["revers"])
     with pytest.raises(DataError, match="Put both there"):
-        with_section(f"a page\n{BEGIN}\n", {})
+        with_marked(f"a page\n{BEGIN}\n", "tables")
 
 
 def test_the_page_shows_the_committed_results_or_says_that_there_are_none() -> None:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from lmcompose.calm.compose import compose
 from lmcompose.calm.model import CalmForCausalLM
+from lmcompose.experiments.kv_arithmetic.answer_states import answer_states
 from lmcompose.experiments.kv_arithmetic.members import answer_loss, schedule
 from lmcompose.experiments.kv_arithmetic.task import FIRST_KEY, Kind, Task
 from lmcompose.experiments.stages import Report, StepReport
@@ -78,12 +79,16 @@ class CompositionBatches(Dataset):
 
     Every batch holds all kinds and lengths in their shares: Muon's steps have one size, whatever the gradient's, and
     batches of one kind pull the bridges to and fro.
+
+    Args:
+        pool: the keys that the data show; by default those that the task holds in.
     """
 
     in_order = True
 
-    def __init__(self, task: Task, profile: CompositionProfile, seed: int) -> None:
+    def __init__(self, task: Task, profile: CompositionProfile, seed: int, pool: np.ndarray | None = None) -> None:
         self.task, self.profile, self.seed = task, profile, seed
+        self.pool = task.split[0] if pool is None else pool
 
     def __len__(self) -> int:
         return self.profile.steps
@@ -100,7 +105,7 @@ class CompositionBatches(Dataset):
                 if rows == 0:
                     continue
                 kinds = {"all_keys": all_keys, "no_key": profile.no_key} if kind is Kind.KV_MATH else {}
-                expressions = task.sample(generator, int(rows), operands, task.split[0], **kinds)
+                expressions = task.sample(generator, int(rows), operands, self.pool, **kinds)
                 ids, prompt = task.encode(expressions, kind)
                 parts.append({"input_ids": torch.from_numpy(ids), "prompt": prompt})
         return {"parts": parts}
@@ -120,7 +125,7 @@ class AnswerTrainer(CalmTrainer):
         for part in inputs["parts"]:
             ids, prompt = part["input_ids"], part["prompt"]
             answers = ids[:, prompt:]
-            states = _last_states(composition, ids[:, :-1], prompt)[:, prompt - 1 :]
+            states = answer_states(composition, ids[:, :-1], prompt)
             loss = loss + answers.numel() * answer_loss(states, head, answers, keys)
             tokens += answers.numel()
         return loss / tokens
@@ -238,13 +243,3 @@ def train_composition(
     model.eval()
     curve = [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
     return time.perf_counter() - started, curve
-
-
-def _last_states(composition: CalmForCausalLM, ids: torch.Tensor, prompt: int) -> torch.Tensor:
-    """The anchor's last hidden states [rows, length, D_B], after its final norm."""
-    if not composition.config.prompt_readers():
-        states: torch.Tensor = composition.base_model(ids).last_hidden_state
-        return states
-    # the body alone cannot be told what the prompt is; of the head, one position is as little as it computes
-    output: Any = composition(ids, prompt_length=prompt, logits_to_keep=1, use_cache=False, output_hidden_states=True)
-    return cast(torch.Tensor, output.hidden_states[-1])

@@ -1,5 +1,6 @@
 """Exact match by real generation, and the linear probe that predicts what a linear f_proj can carry."""
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -9,7 +10,8 @@ from transformers import PreTrainedModel
 
 from lmcompose.calls import CallSlot
 from lmcompose.calm.attach import hook_layers
-from lmcompose.experiments.kv_arithmetic.task import BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.kv_arithmetic.task import EOS, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
+from lmcompose.experiments.stages import Report
 
 TEST_SEED = 1_000_003
 """Test expressions come from a stream of their own, so that every model answers the same ones."""
@@ -54,6 +56,18 @@ def right_answers(
     return right
 
 
+def answers_of(
+    model: PreTrainedModel, task: Task, count: int, pool: np.ndarray, report: Report | None = None
+) -> dict[str, list[int]]:
+    """Task -> 1 for each of `count` expressions that `model` answers right, else 0; keys are from `pool`."""
+    found = {}
+    for index, kind in enumerate(Kind):
+        found[str(kind)] = [int(right) for right in right_answers(model, task, kind, count, pool)]
+        if report is not None:
+            report(index + 1, len(Kind), float("nan"))
+    return found
+
+
 def exact_match(
     model: PreTrainedModel, task: Task, kind: Kind, count: int, pool: np.ndarray | None, batch_size: int = 250
 ) -> dict[str, int]:
@@ -70,14 +84,17 @@ def score(model: PreTrainedModel, task: Task, count: int, pool: np.ndarray) -> d
 def key_states(model: PreTrainedModel, task: Task, keys: np.ndarray, layer: int) -> torch.Tensor:
     """The hidden states [keys, D_A] of layer `layer` at a key in the first place of an expression."""
     slot, seen = CallSlot(), []
+    one = task.sample(np.random.default_rng(0), len(keys), 1, keys)
+    alone = dataclasses.replace(one, keys=keys[:, None], values=task.values[keys][:, None])
+    ids, length = task.encode(alone, Kind.KV_SUBS)
+    prompt = ids[:, :length]
+    place = int(np.flatnonzero(prompt[0] == FIRST_KEY + keys[0])[0])
 
     def read(_: int, hidden_states: torch.Tensor) -> torch.Tensor:
-        seen.append(hidden_states[:, 1].float())
+        seen.append(hidden_states[:, place].float())
         return hidden_states
 
     handles = hook_layers(model, [layer], slot)
-    prompt = np.full((len(keys), 1 + task.width), FILLER)
-    prompt[:, 0], prompt[:, 1] = BOS, FIRST_KEY + keys
     with slot.during(read):
         for rows in torch.from_numpy(prompt).split(2048):
             model.get_decoder()(input_ids=rows, use_cache=False)

@@ -81,15 +81,22 @@ def build_augmenting(task: Task, profile: MemberProfile, seed: int) -> GPT2LMHea
     """An untrained m_A: full embeddings, whose keys start at zero, and a head of answer words."""
     model = _gpt2(task.vocab_size, profile, tied=False, seed=seed)
     with torch.no_grad():
-        model.transformer.wte.weight[FIRST_KEY:] = 0
+        model.transformer.wte.weight[FIRST_KEY : FIRST_KEY + task.keys] = 0
     model.lm_head = nn.Linear(profile.width, FIRST_KEY, bias=False)
     nn.init.normal_(model.lm_head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     return model
 
 
 def build_anchor(task: Task, profile: MemberProfile, seed: int) -> GPT2LMHeadModel:
-    """An untrained m_B: embeddings, tied to the head, of the words of arithmetic alone."""
-    model = _gpt2(FIRST_KEY, profile, tied=True, seed=seed)
+    """An untrained m_B: embeddings, tied to the head, of the words of arithmetic alone.
+
+    Where the task has words of its own, they follow these without the keys between (see `without_keys`), and the head,
+    which has none of them, is not tied.
+    """
+    model = _gpt2(FIRST_KEY + len(task.words), profile, tied=not task.words, seed=seed)
+    if task.words:
+        model.lm_head = nn.Linear(profile.width, FIRST_KEY, bias=False)
+        nn.init.normal_(model.lm_head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         model.transformer.wte.weight[[BECOMES, FILLER]] = 0  # it never reads these
     return model
@@ -119,18 +126,27 @@ def _gpt2(vocab_size: int, profile: MemberProfile, tied: bool, seed: int) -> GPT
 
 @torch.no_grad()
 def with_full_vocabulary(model: GPT2LMHeadModel, task: Task) -> GPT2LMHeadModel:
-    """The finished member: every row that it has not learned is zero, in the embeddings and in the head."""
+    """The finished member: every row that it has not learned is zero, in the embeddings and in the head.
+
+    What it has learned beyond the words of arithmetic stands at the end: the task's keys and words, or the words alone.
+    """
     words, head = model.transformer.wte.weight.data, model.lm_head.weight.data
     tied = words.data_ptr() == head.data_ptr()
     for table in (model.transformer.wte,) if tied else (model.transformer.wte, model.lm_head):
         learned = table.weight.data
         table.weight = nn.Parameter(torch.zeros(task.vocab_size, learned.shape[1]))
-        table.weight.data[: len(learned)] = learned
+        table.weight.data[:FIRST_KEY] = learned[:FIRST_KEY]
+        table.weight.data[task.vocab_size - len(learned) + FIRST_KEY :] = learned[FIRST_KEY:]
     if tied:
         model.lm_head.weight = model.transformer.wte.weight
     model.transformer.wte.num_embeddings = model.lm_head.out_features = task.vocab_size
     model.config.vocab_size = task.vocab_size
     return model.eval()
+
+
+def without_keys(ids: torch.Tensor, task: Task) -> torch.Tensor:
+    """Token ids of prompts without keys as an m_B that has not met the keys' rows has them."""
+    return torch.where(ids >= FIRST_KEY + task.keys, ids - task.keys, ids)
 
 
 @torch.no_grad()
@@ -176,7 +192,7 @@ def train_augmenting(
             rows = profile.rows * task.operands // operands  # as many keys in every step
             yield _encoded(task, Kind.KV_SUBS, task.sample(generator, rows, operands, every_key))
 
-    seconds = train_member(model, batches(), profile, task.keys, report)
+    seconds = train_member(model, batches(), profile, task.vocab_size - FIRST_KEY, report)
     scale_states(model, KEY_NORM)
     return with_full_vocabulary(model, task), seconds
 
@@ -210,7 +226,7 @@ def train_anchor_stage(
             drawn = task.sample(generator, profile.rows, operands, sparse=profile.sparse)
             echo = profile.echo > 0 and generator.random() < profile.echo
             ids, prompt = _encoded(task, Kind.KV_SUBS if echo else Kind.NUM_MATH, drawn)
-            yield forget_digits(ids, prompt, profile.unknown, generator), prompt
+            yield without_keys(forget_digits(ids, prompt, profile.unknown, generator), task), prompt
 
     def keep_unread_words_at_zero() -> None:
         words = model.transformer.wte.weight
@@ -219,7 +235,7 @@ def train_anchor_stage(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # of the noise
-        return train_member(model, batches(), profile, task.keys, report, keep_unread_words_at_zero)
+        return train_member(model, batches(), profile, task.vocab_size - FIRST_KEY, report, keep_unread_words_at_zero)
 
 
 def forget_digits(ids: torch.Tensor, prompt: int, share: float, generator: np.random.Generator) -> torch.Tensor:

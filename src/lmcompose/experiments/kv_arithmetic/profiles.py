@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.experiments.kv_arithmetic.composition import CompositionProfile
 from lmcompose.experiments.kv_arithmetic.members import MemberProfile
+from lmcompose.experiments.kv_arithmetic.natural import NaturalTask
+from lmcompose.experiments.kv_arithmetic.task import Task
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,21 @@ class Profile:
     composition: CompositionProfile
     tested: int
     arms: tuple[str, ...] = ("composition",)
+
+    def task(self, seed: int) -> Task:
+        """The task of one seed."""
+        return Task(self.keys, self.operands, seed)
+
+
+@dataclass(frozen=True)
+class NaturalProfile(Profile):
+    """One size of the experiment in words."""
+
+    form: str = "natural"
+
+    def task(self, seed: int) -> Task:
+        """The task of one seed."""
+        return NaturalTask(self.keys, self.operands, seed)
 
 
 PROFILES = {
@@ -79,6 +96,10 @@ PROFILES = {
         arms=("composition", "random_augmenting"),
     ),
 }  # fmt: skip
+
+
+# The same sizes and settings in words.
+PROFILES |= {f"{name}-natural": NaturalProfile(**vars(profile)) for name, profile in PROFILES.items()}
 
 
 def profile_named(name: str) -> Profile:

@@ -22,12 +22,12 @@ from transformers.utils import logging
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, LmcomposeError, nearest
-from lmcompose.evaluation.statistics import adjusted, compare, with_intervals
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
-from lmcompose.experiments.kv_arithmetic.evaluate import right_answers
+from lmcompose.experiments.kv_arithmetic.differences import figures
+from lmcompose.experiments.kv_arithmetic.evaluate import answers_of
 from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
 from lmcompose.experiments.kv_arithmetic.run import READY_SEED, made_members, origin, ready_members
-from lmcompose.experiments.kv_arithmetic.task import Kind, Task
+from lmcompose.experiments.kv_arithmetic.task import Task
 from lmcompose.experiments.stages import Report, Stages, stamp_of
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.road_plots import roads_figure
@@ -70,9 +70,6 @@ ROADS = {
 }
 """The default first. One more line is one more road."""
 
-Answers = dict[str, list[int]]
-"""Task -> 1 for a right answer and 0 for a wrong one, in the order of the test expressions."""
-
 
 def run(
     profile: str = "demo",
@@ -106,7 +103,7 @@ def run(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     ready = ready_members() if profile == "demo" else None
-    task = Task(settings.keys, settings.operands, READY_SEED)
+    task = settings.task(READY_SEED)
     anchor, augmenting = made_members(settings, task, READY_SEED, Stages(folder, console), ready)
     anchor.name_or_path, augmenting.name_or_path = "../../anchor", "../../augmenting"  # from a composition's folder
     arms: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
@@ -165,52 +162,12 @@ def _arm(
 
     model, notes = stages.made(name, f"seed {seed}, {road.title}: train", stamp, make, load)
 
-    def answer(report: Report) -> Answers:
-        found = {}
-        for index, kind in enumerate(Kind):
-            found[str(kind)] = [
-                int(right) for right in right_answers(model, task, kind, settings.tested, task.split[1])
-            ]
-            report(index + 1, len(Kind), float("nan"))
-        return found
+    def answer(report: Report) -> dict[str, list[int]]:
+        return answers_of(model, task, settings.tested, task.split[1], report)
 
     answers = stages.kept(f"{name}-answers", f"seed {seed}, {road.title}: test", stamp, answer)
     cast(CalmForCausalLM, model).detach()
     return {"answers": answers, "parameters": notes["parameters"], "seconds": notes["seconds"]}
-
-
-def figures(answers: Mapping[str, Sequence[Answers]]) -> dict[str, Any]:
-    """The figures of all roads from each one's answers by seed, the default's among them.
-
-    Returns:
-        `results`: road -> task -> counts over all seeds with their Wilson interval, and the counts of each seed;
-        `differences`: road -> task -> the accuracy minus the default's with the same seed, on the same expressions, a
-        `statistics.Comparison` with one interval over the expressions and one over the seeds; its p-value is corrected
-        for the number of roads (Holm).
-    """
-    tasks = list(answers[DEFAULT][0])
-    counts = {
-        road: {
-            task: {
-                "correct": sum(sum(seed[task]) for seed in by_seed),
-                "total": sum(len(seed[task]) for seed in by_seed),
-                "by_seed": [sum(seed[task]) for seed in by_seed],
-            }
-            for task in tasks
-        }
-        for road, by_seed in answers.items()
-    }
-    return {"results": with_intervals(counts), "differences": _minus_default(answers, tasks)}
-
-
-def _minus_default(answers: Mapping[str, Sequence[Answers]], tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    differences: dict[str, dict[str, Any]] = {road: {} for road in answers if road != DEFAULT}
-    for task in tasks:
-        right = {road: [seed[task] for seed in by_seed] for road, by_seed in answers.items()}
-        compared = {road: compare(right[road], right[DEFAULT]) for road in differences}
-        for road, each in adjusted(compared).items():
-            differences[road][task] = each.to_json()
-    return differences
 
 
 def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -> list[Path]:

@@ -13,6 +13,7 @@ answer: `->` to substitute, `=` to evaluate. This file knows no model.
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -83,6 +84,7 @@ class Task:
         seed: of the table and of which keys are held in.
         held_in: the fraction of keys that composition data may show.
         multiplication: let `*` occur too.
+        table: which of the seed's tables of values the keys have; 0 is the true one, any other a wrong one.
 
     Raises:
         ConfigurationError: no key would be held in or none held out, or a result could be too long for an integer.
@@ -93,6 +95,9 @@ class Task:
     seed: int = 0
     held_in: float = 0.2
     multiplication: bool = False
+    table: int = 0
+    words: ClassVar[tuple[str, ...]] = ()
+    """What prompts have beside operands and signs; their tokens come after the keys."""
 
     def __post_init__(self) -> None:
         if self.operands < 1 or not 1 <= round(self.keys * self.held_in) < self.keys:
@@ -108,7 +113,8 @@ class Task:
     @cached_property
     def values(self) -> np.ndarray:
         """[N] the value of each key."""
-        return np.random.default_rng([self.seed, 0]).permutation(self.keys) + 1
+        stream = [self.seed, 0, self.table] if self.table else [self.seed, 0]
+        return np.random.default_rng(stream).permutation(self.keys) + 1
 
     @cached_property
     def split(self) -> tuple[np.ndarray, np.ndarray]:
@@ -131,11 +137,16 @@ class Task:
     @property
     def vocab_size(self) -> int:
         """How many tokens there are."""
-        return FIRST_KEY + self.keys
+        return FIRST_KEY + self.keys + len(self.words)
+
+    @property
+    def form(self) -> str:
+        """What prompts look like."""
+        return "signs"
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer that all members share: one word, one token."""
-        words = [*SPECIALS, *SIGNS, *"0123456789", *(f"<k{key}>" for key in range(self.keys))]
+        words = [*SPECIALS, *SIGNS, *"0123456789", *(f"<k{key}>" for key in range(self.keys)), *self.words]
         tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<pad>"))
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return PreTrainedTokenizerFast(
@@ -200,13 +211,17 @@ class Task:
         operands = np.where(plain[:, :, None], numbers, padded_keys)
         ask = EQUALS if kind is not Kind.KV_SUBS else BECOMES
         prompt = np.concatenate(
-            [_column(expressions, BOS), _joined(operands, operators), _column(expressions, ask)], axis=1
+            [_column(expressions, BOS), self.joined_prompt(operands, expressions), _column(expressions, ask)], axis=1
         )
         if kind is Kind.KV_SUBS:
             answer = _joined(numbers, operators)
         else:
             answer = self.digits(expressions.results(), self.answer_width)
         return np.concatenate([prompt, answer, _column(expressions, EOS)], axis=1), prompt.shape[1]
+
+    def joined_prompt(self, operands: np.ndarray, expressions: Expressions) -> np.ndarray:
+        """[rows, operands, width] and what stands between them -> [rows, length]."""
+        return _joined(operands, expressions.operators)
 
     @staticmethod
     def digits(numbers: np.ndarray, width: int) -> np.ndarray:
