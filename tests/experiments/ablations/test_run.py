@@ -5,7 +5,6 @@ import json
 import math
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers import AutoModelForCausalLM
 import lmcompose
 from lmcompose.errors import ConfigurationError, DataError
 from lmcompose.experiments import standard_library
-from lmcompose.experiments.ablations import run
+from lmcompose.experiments.ablations import run, runs
 from lmcompose.experiments.ablations.__main__ import main, write_report
 from lmcompose.experiments.ablations.arms import fresh, shuffled
 from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
@@ -207,7 +206,7 @@ def test_the_command_says_how_to_go_on(
         raise Interrupted("Stopped at step 3 of 4.")
 
     monkeypatch.setattr("sys.argv", ["ablations", str(recipe), "--seeds", "0", "--runs", str(tmp_path)])
-    monkeypatch.setattr(sys.modules[run.__module__], "train", interrupted)
+    monkeypatch.setattr(runs, "train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
