@@ -48,6 +48,7 @@ training:
   batch_size: 4
   max_length: 24
   learning_rate: 0.01
+  eval_every: 4
   save_every: 2
 ablations:
   vanilla: before
