@@ -192,7 +192,7 @@ class Ablations(Strict):
     learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Arm: the learning rate that it is trained with in place of the recipe's."
     )
-    pipeline: Pipeline = Field(default_factory=Pipeline)
+    pipeline: Pipeline = Field(Pipeline.model_validate({}), description="How the pipeline arm puts an answer in.")
 
 
 class TrainingRecipe(Strict):

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import random
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,12 @@ from lmcompose.loading import load_member
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown, ladder_grid
 from lmcompose.training.data import held_out_documents, prepare_data
 from lmcompose.training.encoding import Example
-from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.lora import lora_shapes
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import Ablations, TrainingRecipe
 from lmcompose.training.run import train
+from tests.experiments.ablations.stopping import stop_at_the_third_step
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from tests.tokenizers import family
 
@@ -340,15 +340,7 @@ def test_another_setting_scores_again_only_what_it_decides(recipe: Path, result:
 def test_an_arm_that_was_stopped_in_training_goes_on(
     recipe: Path, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
-    step_end, steps = StopOnSignal.on_step_end, []
-
-    def interrupted(self: StopOnSignal, args: Any, state: Any, control: Any, **more: Any) -> Any:
-        steps.append(state.global_step)
-        if len(steps) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return step_end(self, args, state, control, **more)
-
-    monkeypatch.setattr(StopOnSignal, "on_step_end", interrupted)
+    steps = stop_at_the_third_step(monkeypatch)
     with pytest.raises(Interrupted, match="python -m x"):
         run_in(recipe, f"stopped-{arm}", arms=(arm,), seeds=(1,))
     again = run_in(recipe, f"stopped-{arm}", arms=(arm,), seeds=(1,))

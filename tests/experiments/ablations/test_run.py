@@ -4,7 +4,6 @@ import io
 import json
 import math
 import random
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,10 @@ from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids
 from lmcompose.training.data import held_out_documents, prepare_data
 from lmcompose.training.encoding import Example
-from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import TrainingRecipe
+from tests.experiments.ablations.stopping import stop_at_the_third_step
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from tests.tokenizers import family, plain_ids
 
@@ -182,15 +182,7 @@ def test_a_second_run_takes_everything_from_the_first(recipe: Path, result: dict
 def test_a_run_that_was_stopped_in_training_goes_on(
     recipe: Path, result: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step_end, steps = StopOnSignal.on_step_end, []
-
-    def interrupted(self: StopOnSignal, args: Any, state: Any, control: Any, **more: Any) -> Any:
-        steps.append(state.global_step)
-        if len(steps) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return step_end(self, args, state, control, **more)
-
-    monkeypatch.setattr(StopOnSignal, "on_step_end", interrupted)
+    steps = stop_at_the_third_step(monkeypatch)
     with pytest.raises(Interrupted):
         run_in(recipe, "stopped", arms=("composition",), seeds=(0,))
     again = run_in(recipe, "stopped", arms=("composition",), seeds=(0,))

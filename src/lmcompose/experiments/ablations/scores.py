@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from lmcompose.experiments.ablations.held_out import Documents
 from lmcompose.experiments.ablations.setting import HELD_OUT
 from lmcompose.experiments.ablations.untrained import Scorer
-from lmcompose.experiments.stages import Stages, stamp_of
+from lmcompose.experiments.stages import Report, Stages, stamp_of
 
 Bits = dict[str, list[float]]
 """Set -> bits by document."""
@@ -36,18 +36,18 @@ class Scores:
             but: sets that the arm cannot be scored on.
         """
         scorer = cache(make)
-        return {
-            name: list(
-                self.stages.kept(
-                    f"{place}/{_file(name)}",
-                    f"{name}: {label}",
-                    stamp_of(*settings, self._prints[name]),
-                    lambda report, name=name, documents=documents: scorer()(name, documents, report),
+
+        def score(name: str, report: Report) -> list[float]:
+            return scorer()(name, self.sets[name], report)
+
+        found: Bits = {}
+        for name in self.sets:
+            if name not in but:
+                stamp = stamp_of(*settings, self._prints[name])
+                found[name] = list(
+                    self.stages.kept(f"{place}/{_file(name)}", f"{name}: {label}", stamp, partial(score, name))
                 )
-            )
-            for name, documents in self.sets.items()
-            if name not in but
-        }
+        return found
 
     def keep(self, place: str, *settings: Any) -> Callable[[str, Callable[..., Any]], Any]:
         """Keeps something on the way to scores, by name; see `untrained.Keep`."""

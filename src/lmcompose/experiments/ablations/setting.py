@@ -55,7 +55,7 @@ class Setting:
             ConfigurationError: a vanilla model for something that is no augmenting model.
         """
         recipe = _same_held_out(recipe)
-        options = options or recipe.ablations or Ablations()
+        options = options or recipe.ablations or Ablations.model_validate({})
         models = RecipeModels.located(recipe, base)
         names = list(recipe.augmenting_sources())
         return cls(recipe, base, options, models, _vanilla(options.vanilla, names, base))
