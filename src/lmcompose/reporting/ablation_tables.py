@@ -59,7 +59,7 @@ def ladder_grid(result: Result) -> Grid:
                 names[name],
                 f"{result['per_byte']['arms'][name]['mean']:.4f}",
                 *figures,
-                count(work["parameters"]) if work else "",
+                count(work["parameters"]) if work else "nothing",
                 _shared(work["tokens"]) if work else "",
             ]
         )

@@ -466,6 +466,22 @@ def test_arms_that_cannot_be_run_say_why_and_leave_the_others(recipe: Path, tmp_
     assert len(found["refused"]) == 2
 
 
+def test_a_recipe_that_extends_a_composition_has_the_arms_that_it_can_have(
+    recipe: Path, documents: list[list[Example]], tmp_path: Path
+) -> None:
+    places = {name: str(recipe.parent / name) for name in MODELS}
+    lmcompose.compose(places["anchor"], {"expert": places["expert"]}).save_pretrained(tmp_path / "saved")
+    other = changed(
+        recipe, ("anchor: anchor", f"extends: {tmp_path / 'saved'}"), ("{expert: expert}", "{more: before}")
+    )
+    found = run_in(other, "extends", arms=("composition", "random", "lora", "ensemble", "routing"), seeds=(0,),
+                   options=Ablations())  # fmt: skip
+    assert list(found["arms"]) == ["composition", "random", "routing"]
+    assert all("extends a saved composition" in reason for reason in found["refused"].values())
+    anchor = model_at(recipe, "anchor")
+    assert total(found, "anchor", 0) == pytest.approx(by_hand(lambda ids: anchor(ids).logits, documents), rel=1e-5)
+
+
 def test_an_encoder_with_tokens_of_its_own_is_refused(recipe: Path, tmp_path: Path) -> None:
     foreign = family("qwen")
     tiny_model("gpt2", 3, vocab_size=len(foreign)).save_pretrained(tmp_path / "foreign")

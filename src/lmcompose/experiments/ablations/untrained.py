@@ -1,7 +1,6 @@
 """The arms that train nothing: models joined at their scores, by their weights, or by text; and one chosen for each."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -35,7 +34,7 @@ def anchor_alone(setting: Setting) -> Scorer:
     composition = load(str(setting.models.extends))
 
     def score(name: str, documents: Documents, report: Report) -> list[float]:
-        with composition.disable() if hasattr(composition, "disable") else nullcontext():
+        with composition.disable():
             return bits(composition, documents, report=report)
 
     return score
