@@ -18,13 +18,12 @@ from typing import Any
 
 import psutil
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import PreTrainedModel
 
 import lmcompose
 from lmcompose.experiments.overhead.steps import Step, training_step
 from lmcompose.memory import peak_bytes
+from lmcompose.training.lora import matching_rank, with_lora
 from members import (
     DTYPES,
     add_member_options,
@@ -53,22 +52,11 @@ def lora_step(options: argparse.Namespace) -> tuple[Step, dict[str, Any]]:
     wanted = lmcompose.compose(anchor=anchor, augmenting=augmenting, every=options.every).num_composition_parameters()
     del augmenting
     rank = matching_rank(anchor, wanted)
-    model = get_peft_model(anchor, LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", lora_dropout=0.0))
+    model = with_lora(anchor, rank, seed=0)
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     facts = {"parameters": _size(parameters), "rank": rank}
     return _step(model, parameters, anchor.config.vocab_size, options), facts
-
-
-def matching_rank(anchor: PreTrainedModel, wanted: int) -> int:
-    """The LoRA rank over all linear layers but the head whose parameters come nearest to `wanted`."""
-    head = anchor.get_output_embeddings()
-    per_rank = sum(
-        module.in_features + module.out_features
-        for module in anchor.modules()
-        if isinstance(module, nn.Linear) and module is not head
-    )
-    return max(1, round(wanted / per_rank))
 
 
 def _step(model: nn.Module, parameters: list[nn.Parameter], vocabulary: int, options: argparse.Namespace) -> Step:

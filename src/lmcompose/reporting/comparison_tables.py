@@ -64,7 +64,7 @@ def _notes(comparisons: Sequence[Result], items: str) -> list[str]:
     percent, alpha = f"{100 * one['confidence']:g} %", f"{1 - one['confidence']:.2g}"
     tests = ", ".join(sorted({str(each["test"]) for each in comparisons}))
     corrected = f", adjusted: {one['correction']}" if one["correction"] else ""
-    seeds = len(one["by_seed"])
+    seeds = max(len(each["by_seed"]) for each in comparisons)
     return [
         f"Brackets: {percent} intervals, a paired bootstrap over {items}"
         + (f" and an interval over {seeds} seeds" if seeds > 1 else "; one seed says nothing about others")

@@ -94,8 +94,9 @@ def training_arguments(
         "dataloader_num_workers": settings.workers,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,
-        # Without this, accelerate leaves processes on CPUs alone: each would train on all the data by itself.
-        "use_cpu": processes() > 1 and not torch.accelerator.is_available(),
+        # Without this, accelerate leaves processes on CPUs alone: each would train on all the data by itself; and
+        # transformers refuses bf16 where no GPU has it.
+        "use_cpu": (processes() > 1 or settings.bf16) and not torch.accelerator.is_available(),
         "label_names": ["labels"],
         "seed": recipe.seed,
         "report_to": "none",

@@ -10,7 +10,9 @@ import shutil
 from pathlib import Path
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_FILES = ("model.safetensors", "config.json", "optimizer.pt", "scheduler.pt")
+_FILES = ("optimizer.pt", "scheduler.pt")
+_MODELS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", "adapter_config.json"))
+"""Of what is trained: parameters of its own, or an adapter's."""
 STATE_FILE = "trainer_state.json"
 
 
@@ -20,6 +22,8 @@ def is_whole(checkpoint: Path, processes: int = 1) -> bool:
         ["rng_state.pth"] if processes == 1 else [f"rng_state_{process}.pth" for process in range(processes)]
     )
     if not all((checkpoint / name).is_file() for name in (*_FILES, *random_states)):
+        return False
+    if not any(all((checkpoint / name).is_file() for name in model) for model in _MODELS):
         return False
     return state_written_at(checkpoint) is not None
 

@@ -47,6 +47,10 @@ class Rows(Dataset):
             return packed_row([(document.input_ids, document.labels) for document in documents])
         return {"input_ids": documents[0].input_ids, "labels": documents[0].labels}
 
+    def tokens(self, rows: int) -> int:
+        """Tokens of the first so many rows, learned or not, without padding."""
+        return sum(len(self.examples[source][example].input_ids) for row in self.rows[:rows] for source, example in row)
+
     def longest(self) -> tuple[int, int]:
         """Tokens of the longest text and of the longest row."""
         lengths = [[len(self.examples[source][example].input_ids) for source, example in row] for row in self.rows]
@@ -170,7 +174,8 @@ def _hold_out(
             f"{source.label} has one example, which cannot be both trained and validated on. Add data, or give "
             "validation data of its own (validation: {data: [...]})."
         )
-    held = set(held_out(len(records), recipe.validation.fraction, recipe.seed + number).tolist())
+    seed = recipe.seed if recipe.validation.seed is None else recipe.validation.seed
+    held = set(held_out(len(records), recipe.validation.fraction, seed + number).tolist())
     kept = [examples for i, examples in enumerate(records) if i not in held]
     return kept, [examples for i, examples in enumerate(records) if i in held]
 

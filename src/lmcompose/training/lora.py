@@ -49,4 +49,4 @@ def with_lora(model: PreTrainedModel, rank: int, seed: int) -> "PeftModel":
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, config)  # type: ignore[return-value]
+        return get_peft_model(model, config)

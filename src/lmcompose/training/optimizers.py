@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.training_args import OptimizerNames
 
 from lmcompose.composed import ComposedModel
@@ -89,15 +90,23 @@ def state_bytes(settings: Optimization, matrices: Iterable[tuple[int, int]], num
     return MOMENTS.get(settings.optimizer, 2) * number * sum(rows * columns for rows, columns in matrices)
 
 
-def optimizer_arguments(settings: Optimization, model: ComposedModel) -> dict[str, Any]:
+def optimizer_arguments(settings: Optimization, model: nn.Module) -> dict[str, Any]:
     """What a recipe's optimizer adds to the arguments of `Trainer`: nothing where transformers knows it by name.
+
+    Args:
+        model: a composition, whose own parameters are trained; or a model whose trained parameters want gradients.
 
     Raises:
         ConfigurationError: Muon for a parameter that is no matrix.
     """
     if settings.optimizer != MUON:
         return {}
-    others = [name for name, parameter in model.composition_parameters() if parameter.ndim != 2]
+    trained = (
+        model.composition_parameters()
+        if isinstance(model, ComposedModel)
+        else ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    )
+    others = [name for name, parameter in trained if parameter.ndim != 2]
     if others:
         raise ConfigurationError(
             f"training.optimizer: muon trains matrices only, and {others[:3]} are none. Use adamw_torch."

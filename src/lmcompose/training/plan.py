@@ -24,6 +24,7 @@ from lmcompose.quantization import in_words
 from lmcompose.reference import MemberReference
 from lmcompose.saved import ComposedConfig
 from lmcompose.sizes import adapter_parameters_of, size_of, stored_dtype
+from lmcompose.training.lora import lora_shapes, matching_rank
 from lmcompose.training.optimizers import state_bytes
 from lmcompose.training.recipe import TrainingRecipe
 
@@ -112,13 +113,17 @@ class TrainingPlan:
             f"connections {_joined(self.connections)}"
             + "".join(f"; copies of layers {layers} of {role}" for role, layers in self.unfrozen.items())
         )
+        return "\n".join([*lines, *self.needs()])
+
+    def needs(self) -> list[str]:
+        """Memory and disk in a few lines of text."""
         weights = as_size(self.weight_bytes + self.kept_bytes)
-        lines.append(
+        lines = [
             f"Memory ({self.device}): about {as_size(self.expected_bytes)} = weights {weights} + "
             f"training {as_size(self.training_bytes)} + activations about {as_size(self.activation_bytes)}; "
-            f"{as_size(self.available_bytes)} free of {as_size(self.total_bytes)}: {self.verdict}"
-        )
-        lines.append(f"Disk: up to {as_size(self.disk_bytes)} for checkpoints; {as_size(self.disk_free_bytes)} free")
+            f"{as_size(self.available_bytes)} free of {as_size(self.total_bytes)}: {self.verdict}",
+            f"Disk: up to {as_size(self.disk_bytes)} for checkpoints; {as_size(self.disk_free_bytes)} free",
+        ]
         if self.verdict == "tight":
             lines.append(
                 "  This may run out of memory. Smaller: training.gradient_accumulation up, training.max_length down, "
@@ -126,7 +131,7 @@ class TrainingPlan:
             )
         if self.disk_bytes > self.disk_free_bytes:
             lines.append("  This may run out of disk. Lower training.keep_checkpoints or choose another output.")
-        return "\n".join(lines)
+        return lines
 
 
 def plan_training(
@@ -203,6 +208,43 @@ def plan_training(
         },
         kept_bytes=kept_bytes,
         unfrozen=unfrozen,
+    )
+
+
+def plan_tuning(
+    recipe: TrainingRecipe, source: str, reference: MemberReference, output: Path, micro_batch: int, lora: int | None
+) -> TrainingPlan:
+    """The plan of tuning a recipe's anchor by itself.
+
+    Args:
+        recipe: validated.
+        source: what the recipe names as its anchor.
+        reference: the anchor, from `plan_member`.
+        output, micro_batch: as in `plan_training`.
+        lora: parameters that LoRA is to come near to; None where the whole model is tuned, in float32.
+    """
+    config = read_model_config(reference.name_or_path, reference.revision, recipe.trust_remote_code)
+    anchor = _member("anchor", source, reference, config, recipe, "float32" if lora is None else None)
+    model = meta_model(config, recipe.trust_remote_code)
+    if lora is None:
+        shapes = [(parameter.shape[0], parameter.numel() // parameter.shape[0]) for parameter in model.parameters()]
+    else:
+        shapes = lora_shapes(model, matching_rank(model, lora))
+    number = BYTES["float32"]
+    trained, state = _numbers(shapes) * number, state_bytes(recipe.training, shapes, number)
+    available, total = memory()
+    return TrainingPlan(
+        members=[anchor],
+        connections={},
+        trained_parameters=_numbers(shapes),
+        device="GPU" if torch.cuda.is_available() else "CPU",
+        weight_bytes=anchor.weight_bytes,
+        training_bytes=trained * (1 if lora is None else 2) + state,  # whole, the parameters are the weights
+        activation_bytes=_activations(recipe, {"anchor": config}, [anchor], {"anchor": anchor.layers}, micro_batch),
+        available_bytes=available,
+        total_bytes=total,
+        disk_bytes=(trained + state) * (recipe.training.keep_checkpoints + 2),
+        disk_free_bytes=shutil.disk_usage(_existing(output)).free,
     )
 
 

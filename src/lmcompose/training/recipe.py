@@ -80,11 +80,16 @@ class Validation(Strict):
 
     fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="Hold out this part of each source.")
     data: list[DataSource] | None = Field(None, min_length=1, description="Sources that are only for validation.")
+    seed: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Of the choice of a fraction; the recipe's seed by default."
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "Validation":
         if (self.fraction is None) == (self.data is None):
             raise ValueError("give validation either 'fraction' or 'data'")
+        if self.seed is not None and self.fraction is None:
+            raise ValueError("seed goes with 'fraction': nothing is chosen where 'data' are given")
         return self
 
 
@@ -149,6 +154,45 @@ class Optimization(Strict):
         if self.early_stopping and self.save_every and self.eval_every and self.save_every % self.eval_every:
             raise ValueError("with early_stopping, save_every must be a multiple of eval_every")
         return self
+
+
+class Pipeline(Strict):
+    """Two models joined by text alone: what the augmenting model answers is put into the anchor's prompt."""
+
+    template: str = Field(
+        "A hint: {answer}\n\n{prompt}", description="The anchor's prompt, with {answer} and {prompt} in it."
+    )
+    new_tokens: Annotated[int, Field(ge=1)] = Field(64, description="Tokens of an answer, at most.")
+
+    @model_validator(mode="after")
+    def _both_places(self) -> "Pipeline":
+        if not all(place in self.template for place in ("{answer}", "{prompt}")):
+            raise ValueError("template needs the places {answer} and {prompt}")
+        return self
+
+
+class Ablations(Strict):
+    """What the composition is compared with by `python -m lmcompose.experiments.ablations`; training passes over it."""
+
+    vanilla: str | dict[str, str] | None = Field(
+        None, description="What the augmenting model was before its domain training, or name: one, of each."
+    )
+    domain_data: list[DataSource] | None = Field(
+        None, min_length=1, description="All of the domain data, to tune the anchor on (the papers' skyline)."
+    )
+    domain_epochs: Annotated[float, Field(gt=0)] = Field(1.0, description="Passes over the domain data.")
+    forgetting: list[DataSource] | None = Field(
+        None, min_length=1, description="Held-out data of what the anchor could do before."
+    )
+    weight: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Share of the augmenting models in ensemble and average; by default all models count alike."
+    )
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="Of what task arithmetic adds to the anchor.")
+    alpha: Annotated[float, Field(gt=0)] = Field(1.0, description="Of proxy-tuning.")
+    learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="Arm: the learning rate that it is trained with in place of the recipe's."
+    )
+    pipeline: Pipeline = Field(Pipeline.model_validate({}), description="How the pipeline arm puts an answer in.")
 
 
 class TrainingRecipe(Strict):
@@ -216,6 +260,7 @@ class TrainingRecipe(Strict):
     data: list[DataSource] = Field(min_length=1, description="Composition data.")
     validation: Validation | None = None
     training: Optimization
+    ablations: Ablations | None = None
     output: str = Field(description="The folder of the results.")
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -15,11 +15,14 @@ from lmcompose.training.checkpoints import checkpoints, latest_whole, remove_bro
 from lmcompose.training.data import CompositionData
 from lmcompose.training.recipe import TrainingRecipe
 
-CHANGEABLE = {"output"}
+CHANGEABLE = {"output", "ablations"}
 CHANGEABLE_TRAINING = {
     "gradient_accumulation", "gradient_checkpointing", "eval_batch_size", "keep_checkpoints", "workers"
 }  # fmt: skip
 """What a recipe may change between a run and its resumption: nothing that changes the losses."""
+
+COMPOSED = "a composition"
+"""What `lmcompose train` trains, for the note of a run."""
 
 
 def check_output(output: Path, recipe_path: Path, resume: bool) -> None:
@@ -38,18 +41,21 @@ def check_output(output: Path, recipe_path: Path, resume: bool) -> None:
         )
 
 
-def note_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> None:
+def note_run(recipe: TrainingRecipe, data: CompositionData, output: Path, method: str = COMPOSED) -> None:
     """Write down what a run is started with, for `match_run`."""
     if is_main_process():
         output.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(output / "run.json", {"recipe": recipe.model_dump(), "data_fingerprint": data.fingerprint})
+        noted = {"recipe": recipe.model_dump(), "data_fingerprint": data.fingerprint, "method": method}
+        write_json_atomic(output / "run.json", noted)
 
 
-def match_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> None:
+def match_run(recipe: TrainingRecipe, data: CompositionData, output: Path, method: str = COMPOSED) -> None:
     """Refuse to resume a run with another recipe or other data: its losses would not be those of an unbroken run.
 
+    method: what is trained, in words.
+
     Raises:
-        ConfigurationError: there is no note of what the run was started with.
+        ConfigurationError: there is no note of what the run was started with, or something else was trained.
         RecipeError, DataError: the recipe, or the data, were changed.
     """
     file = output / "run.json"
@@ -59,6 +65,11 @@ def match_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> No
         raise ConfigurationError(
             f"{file} cannot be read, so this run cannot be resumed exactly. Start it anew."
         ) from error
+    if before.get("method", COMPOSED) != method:
+        raise ConfigurationError(
+            f"The run in {output} trains {before.get('method', COMPOSED)}, and not {method}. Give the recipe another "
+            "output."
+        )
     changed = _differences(before["recipe"], json.loads(json.dumps(recipe.model_dump())))
     if changed:
         raise RecipeError(
@@ -73,13 +84,22 @@ def match_run(recipe: TrainingRecipe, data: CompositionData, output: Path) -> No
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    changed = [key for key in now if key not in {"training", *CHANGEABLE} and before.get(key) != now[key]]
-    training = before.get("training", {})
+    before, now = _said(before), _said(now)
+    keys = dict.fromkeys([*now, *before])
+    changed = [key for key in keys if key not in {"training", *CHANGEABLE} and before.get(key) != now.get(key)]
+    training, settings = before.get("training", {}), now["training"]
     return changed + [
         f"training.{key}"
-        for key, value in now["training"].items()
-        if key not in CHANGEABLE_TRAINING and training.get(key) != value
+        for key in dict.fromkeys([*settings, *training])
+        if key not in CHANGEABLE_TRAINING and training.get(key) != settings.get(key)
     ]
+
+
+def _said(value: Any) -> Any:
+    """The values of a recipe without those that are None, which an earlier version may not have known."""
+    if isinstance(value, dict):
+        return {key: _said(each) for key, each in value.items() if each is not None}
+    return [_said(each) for each in value] if isinstance(value, list) else value
 
 
 def checkpoint_to_resume(folder: Path, say: Callable[[str], None]) -> Path:

@@ -11,32 +11,25 @@ Everything that can be refused is refused before a weight is read.
 
 import os
 import shlex
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import ProgressCallback, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from transformers import TrainerCallback, TrainingArguments
 
 from lmcompose.calm.config import ANCHOR
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
-from lmcompose.folders import write_json_atomic
 from lmcompose.recipe import read_recipe
-from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes, training_arguments
-from lmcompose.training.curve import loss_curve, write_curve
+from lmcompose.training.arguments import early_stopping, is_main_process, micro_batch, processes
 from lmcompose.training.data import CompositionData, check_sources, prepare_data
-from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.fit import Run, Say, fit
 from lmcompose.training.models import RecipeModels
 from lmcompose.training.optimizers import check_optimizer, optimizer_arguments
 from lmcompose.training.packing import Collator, check_packing
-from lmcompose.training.plan import TrainingPlan, plan_training, refuse_impossible, refuse_too_long, shown
+from lmcompose.training.plan import plan_training, refuse_impossible, refuse_too_long, shown
 from lmcompose.training.recipe import TrainingRecipe
-from lmcompose.training.resume import check_output, checkpoint_to_resume, match_run, note_run, step_of
+from lmcompose.training.resume import check_output, match_run, note_run
 from lmcompose.training.trainer import CalmTrainer
-
-Say = Callable[[str], None]
 
 
 def train(
@@ -105,62 +98,25 @@ def train(
         check_packing({ANCHOR: model.anchor, **model.augmenting})
     if not resume:
         note_run(recipe, data, output)
-    return _run(model, recipe, recipe_path, data, plan, output, record, resume, say, progress)
-
-
-def _run(
-    model: CalmForCausalLM,
-    recipe: TrainingRecipe,
-    recipe_path: Path,
-    data: CompositionData,
-    plan: TrainingPlan,
-    output: Path,
-    record: dict[str, Any],
-    resume: bool,
-    say: Say,
-    progress: bool,
-) -> dict[str, Any]:
-    folder = output / "checkpoints"
-    start = checkpoint_to_resume(folder, say) if resume else None
-    started = time.monotonic()
-    with StopOnSignal(say) as stop:
-        arguments = training_arguments(recipe, folder, data.steps, progress and is_main_process(), start is not None)
-        trainer = make_trainer(model, recipe, data, arguments, [stop])
-        outcome = trainer.train(resume_from_checkpoint=str(start) if start else None)
-        curve = loss_curve(trainer.state.log_history)
-        if stop.signal is not None and trainer.state.global_step < data.steps:
-            if is_main_process():
-                write_curve(curve, output, f"{recipe_path.name} (interrupted)")
-            raise Interrupted(
-                f"Stopped at step {trainer.state.global_step} of {data.steps}. Go on with:\n"
-                f"  lmcompose train {recipe_path} --resume",
-                stop.exit_code,
-            )
-        validation_loss = trainer.evaluate()["eval_loss"] if data.validation is not None else None
-        if not recipe.training.early_stopping:  # which may have put back an earlier step's parameters
-            curve = loss_curve(trainer.state.log_history)
-        results = {
-            "steps": trainer.state.global_step,
-            "epochs": data.epochs * trainer.state.global_step / data.steps,
-            "stopped_early": trainer.state.global_step < data.steps,
-            "best_step": trainer.state.best_global_step if recipe.training.early_stopping else None,
-            "train_loss_last": curve["train"][-1]["loss"] if curve["train"] else None,
-            "validation_loss": validation_loss,
-            "validation_loss_untrained": curve["validation"][0]["loss"] if curve["validation"] else None,
-            "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-            "seconds": round(time.monotonic() - started, 1),
-            "steps_per_second": outcome.metrics.get("train_steps_per_second"),
-            "resumed_from_step": step_of(start),
-            "processes": processes(),
-            "data": data.summary,
-            "plan": plan.to_dict(),
-        }
-        result = {"what": "training", **record, "results": results}
-        if is_main_process():
-            model.save_pretrained(output / "model")
-            paths = write_curve(curve, output, recipe_path.name)
-            write_json_atomic(output / "result.json", result)
-            _say_results(say, output, paths, results, "the anchor alone" if recipe.extends is None else recipe.extends)
+    run = Run(
+        recipe=recipe,
+        name=recipe_path.name,
+        data=data,
+        plan=plan,
+        output=output,
+        record=record,
+        resume=resume,
+        again=f"lmcompose train {recipe_path} --resume",
+        say=say,
+        progress=progress,
+    )
+    result = fit(
+        run,
+        model,
+        lambda arguments, callbacks: make_trainer(model, recipe, data, arguments, callbacks),
+        model.save_pretrained,
+    )
+    _say_results(say, output, result["results"], "the anchor alone" if recipe.extends is None else recipe.extends)
     return result
 
 
@@ -173,7 +129,7 @@ def make_trainer(
 ) -> CalmTrainer:
     """The trainer of a recipe, ready to train."""
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-    trainer = CalmTrainer(
+    return CalmTrainer(
         model=model,
         args=arguments,
         train_dataset=data.train,
@@ -183,26 +139,6 @@ def make_trainer(
         callbacks=[*early_stopping(recipe), *callbacks],
         **optimizer_arguments(recipe.training, model),
     )
-    trainer.remove_callback(PrinterCallback)
-    if not arguments.disable_tqdm:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(LossProgress)
-    return trainer
-
-
-class LossProgress(ProgressCallback):
-    """The progress bar of transformers with the losses at its end, instead of a line per logged step."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._shown: dict[str, str] = {}
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        for key in ("loss", "eval_loss"):
-            if logs and key in logs:
-                self._shown[key] = f"{float(logs[key]):.4f}"
-        if state.is_world_process_zero and self.training_bar is not None:
-            self.training_bar.set_postfix(self._shown)
 
 
 def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
@@ -222,13 +158,14 @@ def describe_data(data: CompositionData, recipe: TrainingRecipe) -> str:
     return "\n".join(lines)
 
 
-def _say_results(say: Say, output: Path, curve: tuple[Path, Path], results: dict[str, Any], beginning: str) -> None:
+def _say_results(say: Say, output: Path, results: dict[str, Any], beginning: str) -> None:
     before, after = results["validation_loss_untrained"], results["validation_loss"]
     model = shown(output / "model")
     say(
         f"Done: {results['steps']} steps in {results['seconds']} s"
         + (f", validation loss {before:.4f} ({beginning}) -> {after:.4f}" if after is not None else "")
-        + f"\n  model       {model}\n  loss curve  {shown(curve[1])}\n  results     {shown(output / 'result.json')}\n"
+        + f"\n  model       {model}\n  loss curve  {shown(output / 'loss_curve.png')}"
+        f"\n  results     {shown(output / 'result.json')}\n"
         f'Try it:  lmcompose generate {shlex.quote(model)} "..."'
     )
 

@@ -5,8 +5,6 @@ import io
 import json
 import math
 import random
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from transformers import AutoModelForCausalLM
 import lmcompose
 from lmcompose.errors import ConfigurationError, DataError
 from lmcompose.experiments import standard_library
-from lmcompose.experiments.ablations import run
+from lmcompose.experiments.ablations import run, runs
 from lmcompose.experiments.ablations.__main__ import main, write_report
 from lmcompose.experiments.ablations.arms import fresh, shuffled
 from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
@@ -28,9 +26,10 @@ from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids
 from lmcompose.training.data import held_out_documents, prepare_data
 from lmcompose.training.encoding import Example
-from lmcompose.training.interrupt import Interrupted, StopOnSignal
+from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import TrainingRecipe
+from tests.experiments.ablations.stopping import stop_at_the_third_step
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from tests.tokenizers import family, plain_ids
 
@@ -184,15 +183,7 @@ def test_a_second_run_takes_everything_from_the_first(recipe: Path, result: dict
 def test_a_run_that_was_stopped_in_training_goes_on(
     recipe: Path, result: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step_end, steps = StopOnSignal.on_step_end, []
-
-    def interrupted(self: StopOnSignal, args: Any, state: Any, control: Any, **more: Any) -> Any:
-        steps.append(state.global_step)
-        if len(steps) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return step_end(self, args, state, control, **more)
-
-    monkeypatch.setattr(StopOnSignal, "on_step_end", interrupted)
+    steps = stop_at_the_third_step(monkeypatch)
     with pytest.raises(Interrupted):
         run_in(recipe, "stopped", arms=("composition",), seeds=(0,))
     again = run_in(recipe, "stopped", arms=("composition",), seeds=(0,))
@@ -208,7 +199,7 @@ def test_the_command_says_how_to_go_on(
         raise Interrupted("Stopped at step 3 of 4.")
 
     monkeypatch.setattr("sys.argv", ["ablations", str(recipe), "--seeds", "0", "--runs", str(tmp_path)])
-    monkeypatch.setattr(sys.modules[run.__module__], "train", interrupted)
+    monkeypatch.setattr(runs, "train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130

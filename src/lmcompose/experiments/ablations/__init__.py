@@ -1,4 +1,4 @@
-"""Is the augmenting model worth anything? A recipe trained as it is, and with its augmenting models replaced."""
+"""Is the augmenting model worth anything? A recipe against the same without it, and against cheaper ways."""
 
 from lmcompose.experiments.ablations.run import run
 

@@ -1,7 +1,8 @@
 """Run from the command line: `python -m lmcompose.experiments.ablations RECIPE`.
 
-Trains the composition of a recipe, and the same with its augmenting model replaced by one of the same shape that knows
-nothing, with several seeds; scores all of them on what the recipe holds out, and prints the differences with their
+Trains the composition of a recipe, and whatever it is to be compared with: the same with another augmenting model, the
+anchor tuned by itself, models joined without training. All see the same data in the same order, with several seeds, and
+are scored on what the recipe holds out and on what the anchor could do before; the differences are printed with their
 intervals. Runs are kept in a folder of their own, so that a comparison that was stopped goes on where it was.
 """
 
@@ -13,20 +14,26 @@ from typing import Any
 
 from lmcompose.errors import LmcomposeError
 from lmcompose.experiments.ablations.arms import ARMS
+from lmcompose.experiments.ablations.options import add_options, options_given
 from lmcompose.experiments.ablations.run import run
 from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown
 from lmcompose.training.interrupt import Interrupted
+from lmcompose.training.recipe import TrainingRecipe
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("recipe", type=Path, help="a recipe of `lmcompose train`, with a validation section")
-    options.add_argument("--arms", nargs="+", default=["composition", "random"], metavar="ARM", help=", ".join(ARMS))
+    options.add_argument(
+        "--arms", nargs="+", default=["composition", "random"], metavar="ARM", help=f"{', '.join(ARMS)}; or all"
+    )
     options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED")
     options.add_argument("--runs", type=Path, help="where the runs are kept (default: runs/ablations/<recipe>)")
     options.add_argument("--output", type=Path, help="default: results/ablations/<recipe>.json")
+    add_options(options)
     return options
 
 
@@ -47,8 +54,10 @@ def main() -> None:
     name = options.recipe.stem
     command = shlex.join(["python", "-m", "lmcompose.experiments.ablations", *sys.argv[1:]])
     try:
+        written = read_recipe(options.recipe, TrainingRecipe)
         result = run(
             options.recipe,
+            options=options_given(options, written.ablations),
             arms=options.arms,
             seeds=options.seeds,
             folder=options.runs or Path("runs/ablations") / name,

@@ -1,19 +1,15 @@
-"""The arms of a comparison: by what the augmenting models of a recipe are replaced, and the recipe of each arm."""
+"""The arms of a comparison by name: what each is, and of what kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Literal, cast
 
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.folders import atomic_folder, write_text_atomic
-from lmcompose.loading import load_member
-from lmcompose.places import located
-from lmcompose.training.recipe import TrainingRecipe
+
+Family = Literal["composition", "tuned", "untrained"]
 
 
 @dataclass(frozen=True)
@@ -21,11 +17,14 @@ class Arm:
     """One arm.
 
     Attributes:
-        title: what its augmenting model is, in words.
-        replace: (model, seed) -> the model that stands in its place; None leaves it as it is.
+        title: in words; of a composition, what its augmenting model is. It may name the settings {weight}, {scale} and
+            {alpha}.
+        family: a composition that is trained, the anchor tuned by itself, or something that is not trained.
+        replace: (model, seed) -> the model that stands in the augmenting model's place; None leaves it as it is.
     """
 
     title: str
+    family: Family = "composition"
     replace: Callable[[PreTrainedModel, int], PreTrainedModel] | None = None
 
 
@@ -53,9 +52,23 @@ def _fresh(model: PreTrainedModel, seed: int) -> PreTrainedModel:
 
 ARMS: dict[str, Arm] = {
     "composition": Arm("m_A as it is"),
-    "random": Arm("m_A with fresh random weights", fresh),
-    "shuffled": Arm("m_A with each tensor shuffled", shuffled),
+    "vanilla": Arm("m_A before its domain training"),
+    "random": Arm("m_A with fresh random weights", replace=fresh),
+    "shuffled": Arm("m_A with each tensor shuffled", replace=shuffled),
+    "encoder": Arm("m_A reads the prompt alone"),
+    "lora": Arm("LoRA on the anchor, as many parameters", "tuned"),
+    "finetuned": Arm("the anchor tuned whole on the composition data", "tuned"),
+    "finetuned_domain": Arm("the anchor tuned whole on the domain data", "tuned"),
+    "routing": Arm("the better single model for each document (an oracle)", "untrained"),
+    "ensemble": Arm("logit ensemble, {weight:.3g} of it m_A", "untrained"),
+    "average": Arm("average of the weights, {weight:.3g} of it m_A", "untrained"),
+    "task_arithmetic": Arm("weights of the anchor + {scale:g} (m_A - vanilla)", "untrained"),
+    "proxy": Arm("proxy-tuning, alpha {alpha:g}", "untrained"),
+    "pipeline": Arm("m_A's answer in the anchor's prompt", "untrained"),
 }
+
+ALL = "all"
+"""Stands for every arm there is."""
 
 
 def arm_named(name: str) -> Arm:
@@ -69,41 +82,13 @@ def arm_named(name: str) -> Arm:
     return ARMS[name]
 
 
-def write_recipe(recipe: TrainingRecipe, base: Path, arm: str, seed: int, folder: Path) -> Path:
-    """Write the recipe of one arm and seed to `folder`, with its paths made whole; returns its path.
+def named(arms: Sequence[str]) -> dict[str, Arm]:
+    """The arms of these names, each once, in their order; `ALL` stands for those that are not named before it.
 
-    The augmenting models that the arm puts in place of the recipe's are made here, once, and kept beside it.
-
-    Args:
-        base: the folder that the paths of `recipe` start from.
+    Raises:
+        ConfigurationError: there is no such arm, or none is named.
     """
-    values: dict[str, Any] = recipe.model_dump(exclude_unset=True, mode="json")
-    values |= {"seed": seed, "output": "training", "augmenting": {}}
-    if recipe.anchor is not None:
-        values["anchor"] = located(recipe.anchor, base, "anchor")
-    if recipe.extends is not None:
-        values["extends"] = located(recipe.extends, base, "extends")
-    for name, source in recipe.augmenting_sources().items():
-        place = located(source, base, name)
-        values["augmenting"][name] = str(_replaced(place, arm_named(arm), seed, folder / name))
-    for sources in (values["data"], (values.get("validation") or {}).get("data") or []):
-        for source in sources:
-            if source.get("path"):
-                source["path"] = str((base / Path(source["path"]).expanduser()).resolve())
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "recipe.yaml"
-    write_text_atomic(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    return path
-
-
-def _replaced(source: str, arm: Arm, seed: int, folder: Path) -> str | Path:
-    if arm.replace is None:
-        return source
-    if not folder.exists():
-        member = load_member(source, role="augmenting model")
-        model = arm.replace(member.model, seed)
-        with atomic_folder(folder) as new:
-            model.save_pretrained(new)
-            if member.tokenizer is not None:
-                member.tokenizer.save_pretrained(new)
-    return folder.resolve()
+    names = [each for name in arms for each in (ARMS if name == ALL else (name,))]
+    if not names:
+        raise ConfigurationError("Give at least one arm and one seed.")
+    return {name: arm_named(name) for name in dict.fromkeys(names)}

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmcompose.architecture import run_with_head
+from lmcompose.calm.prompts import prompt_of
 from lmcompose.evaluation.scoring import evaluating, log_probabilities
 from lmcompose.evaluation.texts import decode
 from lmcompose.experiments.stages import Report
@@ -44,7 +45,8 @@ def in_tokens_of(
 ) -> list[list[Example]]:
     """The same documents in the tokens of another model, which is to predict the same bytes.
 
-    What the anchor is given of an example and not asked for, its first token, is not asked for here either.
+    What the anchor is given of an example and not asked for, such as a prompt or its first token, is not asked for here
+    either. A token that begins before a stretch that is asked for is not counted into it.
 
     Args:
         tokenizer: of the other model.
@@ -55,20 +57,33 @@ def in_tokens_of(
 
 def _in_tokens_of(tokenizer: PreTrainedTokenizerBase, example: Example, anchor: PreTrainedTokenizerBase) -> Example:
     ids = example.input_ids.tolist()
+    asked = [False, *(example.labels[1:] != IGNORED).tolist()]
     text = decode(anchor, ids, special=False)
-    given = len(text) - len(decode(anchor, ids[1:], special=False))
+    spans = _asked_of(text, ids, asked, anchor)
     encoded = tokenizer(text, return_offsets_mapping=True)
     own = list(encoded["input_ids"])
-    learned = [end > start >= given for start, end in encoded["offset_mapping"]]
-    if ids[-1] == anchor.eos_token_id and tokenizer.eos_token_id is not None:
+    learned = [
+        end > start and any(begin <= start < close for begin, close in spans)
+        for start, end in encoded["offset_mapping"]
+    ]
+    if ids[-1] == anchor.eos_token_id and asked[-1] and tokenizer.eos_token_id is not None:
         own, learned = [*own, tokenizer.eos_token_id], [*learned, True]
-    if tokenizer.bos_token_id is not None and own[:1] != [tokenizer.bos_token_id] and not given:
+    if tokenizer.bos_token_id is not None and own[:1] != [tokenizer.bos_token_id] and learned[:1] == [True]:
         own, learned = (
             [tokenizer.bos_token_id, *own],
             [False, *learned],
         )  # or else its first token has nothing before it
     input_ids = np.array(own, dtype=np.int32)
     return Example(input_ids, np.where(np.array(learned), input_ids, IGNORED).astype(np.int32))
+
+
+def _asked_of(
+    text: str, ids: list[int], asked: list[bool], tokenizer: PreTrainedTokenizerBase
+) -> list[tuple[int, int]]:
+    """Where in `text` the characters of the tokens that are asked for begin and end."""
+    turns = [place for place in range(1, len(ids)) if asked[place] != asked[place - 1]]
+    bounds = [len(decode(tokenizer, ids[:place], special=False)) for place in turns] + [len(text)]
+    return list(zip(bounds[0::2], bounds[1::2], strict=False))
 
 
 @torch.no_grad()
@@ -90,6 +105,7 @@ def bits(
             batch = flat[start : start + rows_at_once]
             collated = Collator(0)([{"input_ids": e.input_ids, "labels": e.labels} for _, e in batch])
             labels = collated.pop("labels")
+            collated["prompt_mask"] = prompt_of(labels, collated["attention_mask"])  # for those that read it alone
             inputs: dict[str, Any] = {name: value.to(model.device) for name, value in collated.items()}
             logits = cast(torch.Tensor, run_with_head(model, **inputs, use_cache=False).logits)
             for row, (number, _) in enumerate(batch):
