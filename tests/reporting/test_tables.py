@@ -7,13 +7,18 @@ from rich.console import Console
 
 from lmcompose.errors import DataError
 from lmcompose.experiments.overhead import worked_example
+from lmcompose.reporting.overhead_tables import overhead_grids, overhead_markdown
 from lmcompose.reporting.tables import Grid, count, duration, grids, kv_grid, markdown
 from tests.reporting.results import decode_result, kv_result, stories_result, train_result
 
 
+def all_grids(result):
+    return overhead_grids(result) if result["what"] == "overhead" else grids(result)
+
+
 def terminal(result, width=80):
     console = Console(file=io.StringIO(), width=width)
-    for grid in grids(result):
+    for grid in all_grids(result):
         console.print(grid.to_rich())
     return console.file.getvalue()
 
@@ -54,14 +59,14 @@ def test_probe_and_times_follow_table_1_only_where_there_are_any():
 )
 def test_no_figure_is_broken_in_a_terminal_of_80(result):
     text = terminal(result, width=80)
-    for grid in grids(result):
+    for grid in all_grids(result):
         for row in grid.rows:
             for cell in row:
                 assert cell in text, f"{cell!r} was wrapped"
 
 
 def test_overhead_puts_the_three_figures_side_by_side():
-    text = markdown(worked_example())
+    text = overhead_markdown(worked_example())
     assert "1.5 %" in line_with(text, "paper, as printed")
     assert "4.4 %" in line_with(text, "corrected |")
     assert "5.7 %" in line_with(text, "corrected, with W_O")

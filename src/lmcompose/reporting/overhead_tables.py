@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmcompose.reporting.tables import Grid, count, overhead_grid
+from lmcompose.reporting.tables import Grid, count
 
 Result = dict[str, Any]
 
@@ -22,6 +22,30 @@ def overhead_grids(result: Result) -> list[Grid]:
     if "measured" in result:
         found += [measured_training_grid(result), measured_decoding_grid(result)]
     return [grid for grid in found if grid.rows]
+
+
+def overhead_grid(result: Result) -> Grid:
+    """The paper's figure, the corrected one and the exact count, one above the other."""
+    anchor, augmenting = result["anchor"], result["augmenting"]
+    names = {
+        "printed": "paper, as printed",
+        "formula": "paper's formulas",
+        "corrected": "corrected",
+        "corrected_with_output": "corrected, with W_O",
+        "exact": "exact count",
+        "low_rank": f"exact, rank {result.get('rank')}",
+    }
+    notes = [f"{names[row['name']]}: {row['why']}." for row in result["rows"] if row["why"]]
+    return Grid(
+        f"{augmenting['name']} composed with the anchor {anchor['name']}: n = {result['connections']} connections",
+        ["how it is counted", "composition", "anchor", "overhead"],
+        [
+            [names[row["name"]], count(row["composition"]), count(row["anchor"]), f"{row['percent']:.2g} %"]
+            for row in result["rows"]
+        ],
+        notes=[*notes, f"The augmenting model itself has {count(augmenting['parameters'])} parameters."],
+        strong=[len(result["rows"]) - 1],
+    )
 
 
 def overhead_markdown(result: Result) -> str:

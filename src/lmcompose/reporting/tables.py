@@ -119,31 +119,7 @@ def stages_grid(result: Result) -> Grid:
     return Grid("Wall time", ["stage", "time"], rows, strong=[len(rows) - 1] if len(rows) > 1 else [])
 
 
-# ------------------------------------------------------------------------------------------------ overhead, benchmarks
-
-
-def overhead_grid(result: Result) -> Grid:
-    """The paper's figure, the corrected one and the exact count, one above the other."""
-    anchor, augmenting = result["anchor"], result["augmenting"]
-    names = {
-        "printed": "paper, as printed",
-        "formula": "paper's formulas",
-        "corrected": "corrected",
-        "corrected_with_output": "corrected, with W_O",
-        "exact": "exact count",
-        "low_rank": f"exact, rank {result.get('rank')}",
-    }
-    notes = [f"{names[row['name']]}: {row['why']}." for row in result["rows"] if row["why"]]
-    return Grid(
-        f"{augmenting['name']} composed with the anchor {anchor['name']}: n = {result['connections']} connections",
-        ["how it is counted", "composition", "anchor", "overhead"],
-        [
-            [names[row["name"]], count(row["composition"]), count(row["anchor"]), f"{row['percent']:.2g} %"]
-            for row in result["rows"]
-        ],
-        notes=[*notes, f"The augmenting model itself has {count(augmenting['parameters'])} parameters."],
-        strong=[len(result["rows"]) - 1],
-    )
+# ---------------------------------------------------------------------------------------------------------- benchmarks
 
 
 def decode_grid(result: Result) -> Grid:
@@ -399,7 +375,6 @@ def _machine_note(result: Result) -> list[str]:
 
 _GRIDS: dict[str, list[Callable[[Result], Grid]]] = {
     "kv_arithmetic": [kv_grid, probe_grid, stages_grid],
-    "overhead": [overhead_grid],
     "decode_benchmark": [decode_grid],
     "train_benchmark": [train_grid],
     "logits_benchmark": [logits_grid, speculation_grid, pair_memory_grid],

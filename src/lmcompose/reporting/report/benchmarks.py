@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lmcompose.reporting.overhead_tables import overhead_grids
 from lmcompose.reporting.remote_tables import remote_grids
 from lmcompose.reporting.report.charts import Mark, Row, Rows, Section
 from lmcompose.reporting.report.estimates import Estimate
@@ -74,11 +75,12 @@ def training(result: Result) -> Section:
 
 
 def overhead(result: Result) -> Section:
-    """How many parameters a composition adds; counts, so there is no interval to give."""
+    """What a composition costs; counts have no interval."""
+    measured = "Counts, and times of one run." if "measured" in result else "Counts, not measurements."
     return Section(
-        f"Parameters added: {result['augmenting']['name']} with {result['anchor']['name']}",
-        grids(result),
-        caveat="Counts, not measurements.",
+        f"What a composition costs: {result['augmenting']['name']} with {result['anchor']['name']}",
+        overhead_grids(result),
+        caveat=measured,
     )
 
 
