@@ -117,8 +117,10 @@ proxy-translation: $(READY)  ## proxy-tuning on two pretrained models, translati
 evidence: $(READY)  ## docs/evidence.md anew: each of the papers' claims beside what results/ holds
 	$(PYTHON) -m lmcompose.experiments.evidence --page docs/evidence.md
 
-reproduce:  ## every experiment that needs no download, at full size, then the evidence (five hours of one core)
+reproduce:  ## every experiment that needs no download, at full size and with three seeds, then the evidence (most of a day of one core)
 	$(MAKE) reproduce-kv SEEDS="0 1 2"
+	$(MAKE) kv-ablations SEEDS="0 1 2"
+	$(MAKE) kv-natural SEEDS="0 1 2"
 	$(MAKE) roads
 	$(MAKE) stories
 	$(MAKE) proxy-stories
