@@ -1,6 +1,7 @@
 """Which augmenting tokens an anchor token sees: the laws of alignment, on every pair of tokenizers."""
 
 import copy
+import json
 import os
 import pickle
 import random
@@ -281,3 +282,19 @@ def test_one_vocabulary_in_two_orders_is_aligned_as_text() -> None:
     assert not made.same_tokens
     row = [*plain_ids(one, PAGE[0]), one.eos_token_id]
     assert made.align(row).ids == plain_ids(other, PAGE[0])
+
+
+def test_the_committed_fuzz_found_nothing_and_the_page_has_its_counts() -> None:
+    root = Path(__file__).parents[2]
+    found = json.loads((root / "results" / "alignment" / "fuzz.json").read_text(encoding="utf-8"))
+    page = (root / "docs" / "different-tokenizers.md").read_text(encoding="utf-8")
+    checked = found["checked"]
+    aligned = checked["alignment"]["tokens"] + checked["alignment of real tokenizers"]["tokens"]
+    assert found["failures"] == []
+    for figure in (
+        checked["alignment"]["pairs"],
+        checked["generation"]["pairs"],
+        checked["generation"]["tokens"],
+        aligned,
+    ):
+        assert f"{figure:,}" in page
