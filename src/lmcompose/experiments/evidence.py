@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from lmcompose.errors import DataError, LmcomposeError
+from lmcompose.errors import DataError
+from lmcompose.experiments.commands import carry_out, command_of, conclude
 from lmcompose.experiments.overhead import worked_example
 from lmcompose.folders import write_text_atomic
 from lmcompose.reporting.claims import CLAIMS
@@ -45,15 +44,13 @@ def main() -> None:
     )
     parser.add_argument("--page", type=Path, help="a page whose marked part is written anew, such as docs/evidence.md")
     options = parser.parse_args()
-    try:
-        grid = evidence_grid(read_results(options.results), CLAIMS)
-        if options.page is not None:
-            page = options.page.read_text(encoding="utf-8")
-            write_text_atomic(options.page, with_marked(page, grid.to_markdown()))
-    except (LmcomposeError, OSError) as error:
-        print(f"evidence: {error}", file=sys.stderr)
-        sys.exit(2)
-    Console(highlight=False).print(grid.to_rich())
+    command = command_of("evidence", sys.argv[1:])
+    results = carry_out("evidence", command, lambda: read_results(options.results))
+    grid = evidence_grid(results, CLAIMS)
+    places = [] if options.page is None else [options.page]
+    for page in places:
+        write_text_atomic(page, with_marked(page.read_text(encoding="utf-8"), grid.to_markdown()))
+    conclude([grid], places)
 
 
 if __name__ == "__main__":

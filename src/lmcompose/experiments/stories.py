@@ -15,9 +15,7 @@ STORIES names it as well.
 """
 
 import argparse
-import os
 import random
-import shlex
 import sys
 import tempfile
 import time
@@ -41,10 +39,11 @@ from transformers import (
 
 import lmcompose
 from lmcompose.card import run_record
-from lmcompose.errors import DataError, LmcomposeError, MemberError
+from lmcompose.errors import DataError, MemberError
 from lmcompose.evaluation.statistics import paired_t_interval
 from lmcompose.experiments import standard_library
 from lmcompose.experiments.ablations.arms import fresh, shuffled
+from lmcompose.experiments.commands import carry_out, conclude, with_stories
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.tables import grids, markdown
 from lmcompose.training.trainer import CalmTrainer
@@ -255,33 +254,24 @@ def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, str]:
     parser.add_argument("--steps", type=int, default=250, help="training steps of each composition (default 250)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=Path("results/stories/stories.json"))
-    options, named = parser.parse_args(words), os.environ.get("STORIES")
-    if options.stories is None:
-        if not named:
-            parser.error("name the folder of stories260K with --stories FOLDER, or in the environment variable STORIES")
-        options.stories, words = Path(named), ["--stories", named, *words]
-    return options, shlex.join(["python", "-m", "lmcompose.experiments.stories", *words])
+    return with_stories(parser, "stories", words)
 
 
 def main() -> None:
     """Run from the command line: print the tables, write the JSON."""
-    from rich.console import Console
-
     options, command = read_arguments(sys.argv[1:])
-    try:
-        result = run_stories(
+    result = carry_out(
+        "stories",
+        command,
+        lambda: run_stories(
             options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps, command=command
-        )
-    except LmcomposeError as error:
-        print(f"stories: {error}", file=sys.stderr)
-        sys.exit(2)
-    console = Console()
-    for grid in grids(result):
-        console.print(grid.to_rich())
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(options.output, result)
-    write_text_atomic(options.output.with_suffix(".md"), markdown(result))
-    console.print(f"Written to {options.output}")
+        ),
+    )
+    places = [options.output, options.output.with_suffix(".md")]
+    places[0].parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(places[0], result)
+    write_text_atomic(places[1], markdown(result))
+    conclude(grids(result), places)
 
 
 if __name__ == "__main__":

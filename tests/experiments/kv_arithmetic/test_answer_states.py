@@ -1,6 +1,7 @@
 """The states that predict an answer are those of the whole composition, and so are the gradients of the bridge."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,13 @@ import torch
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.experiments.kv_arithmetic.answer_states import answer_states, can_be_short
 from lmcompose.experiments.kv_arithmetic.composition import compose_members
-from lmcompose.experiments.kv_arithmetic.members import build_anchor, build_augmenting, with_full_vocabulary
+from lmcompose.experiments.kv_arithmetic.members import (
+    answer_loss,
+    build_anchor,
+    build_augmenting,
+    with_full_vocabulary,
+)
+from lmcompose.experiments.kv_arithmetic.short_states import short_states
 from lmcompose.experiments.kv_arithmetic.task import Kind
 from tests.experiments.kv_arithmetic.test_run import MEMBER, TASK, TINY
 
@@ -59,6 +66,26 @@ def test_states_and_gradients_are_those_of_the_whole(options: dict[str, object],
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
     assert model.anchor.transformer.h[-1] is last
+
+
+def test_a_member_in_training_has_the_gradients_of_the_whole() -> None:
+    """Of every parameter: layers, norms, positions, words and head."""
+    model = build_anchor(TASK, MEMBER, 0).train()
+    encoded, prompt = TASK.encode(TASK.sample(np.random.default_rng(0), 5, 2), Kind.NUM_MATH)
+    ids = torch.from_numpy(encoded)
+    gradients = []
+    for short in (False, True):
+        embeddings = model.transformer.wte(ids[:, :-1])
+        run = partial(model.transformer, inputs_embeds=embeddings, use_cache=False)
+        if short:
+            states = short_states(model.transformer, prompt - 1, run)
+        else:
+            states = run().last_hidden_state[:, prompt - 1 :]
+        loss = answer_loss(states, model.lm_head.weight, ids[:, prompt:], TASK.keys)
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for (name, _), one, other in zip(model.named_parameters(), *gradients, strict=True):
+        assert one.abs().max() > 0, name
+        torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-4)
 
 
 def test_a_model_of_one_layer_runs_whole() -> None:

@@ -7,19 +7,17 @@ intervals. Runs are kept in a folder of their own, so that a comparison that was
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from lmcompose.errors import LmcomposeError
 from lmcompose.experiments.ablations.arms import ARMS
 from lmcompose.experiments.ablations.options import add_options, options_given
 from lmcompose.experiments.ablations.run import run
+from lmcompose.experiments.commands import carry_out, command_of, conclude
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown
-from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.recipe import TrainingRecipe
 
 
@@ -48,32 +46,23 @@ def write_report(result: dict[str, Any], path: Path) -> list[Path]:
 
 def main() -> None:
     """Run from the command line."""
-    from rich.console import Console
-
     options = parser().parse_args()
     name = options.recipe.stem
-    command = shlex.join(["python", "-m", "lmcompose.experiments.ablations", *sys.argv[1:]])
-    try:
-        written = read_recipe(options.recipe, TrainingRecipe)
-        result = run(
+    command = command_of("ablations", sys.argv[1:])
+    result = carry_out(
+        "ablations",
+        command,
+        lambda: run(
             options.recipe,
-            options=options_given(options, written.ablations),
+            options=options_given(options, read_recipe(options.recipe, TrainingRecipe).ablations),
             arms=options.arms,
             seeds=options.seeds,
             folder=options.runs or Path("runs/ablations") / name,
             command=command,
-        )
-    except LmcomposeError as error:
-        print(f"ablations: {error}", file=sys.stderr)
-        sys.exit(2)
-    except Interrupted as stopped:
-        print(f"Stopped, and nothing is lost. The same command goes on from there:\n  {command}", file=sys.stderr)
-        sys.exit(stopped.exit_code)
-    console = Console(highlight=False)
-    for grid in ablation_grids(result):
-        console.print(grid.to_rich())
-    places = write_report(result, options.output or Path("results/ablations") / f"{name}.json")
-    console.print(f"Written: {', '.join(map(str, places))}")
+        ),
+    )
+    path = options.output or Path("results/ablations") / f"{name}.json"
+    conclude(ablation_grids(result), write_report(result, path))
 
 
 if __name__ == "__main__":

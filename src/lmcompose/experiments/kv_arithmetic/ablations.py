@@ -8,7 +8,6 @@ members, the bridges and the data.
 
 import argparse
 import dataclasses
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from lmcompose.card import run_record
-from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.commands import carry_out, command_of, conclude
 from lmcompose.experiments.kv_arithmetic.arms import ARMS, DEFAULT, SWEEPS, chosen, curves
 from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.profiles import profile_named
@@ -138,11 +137,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/kv_arithmetic/ablations.json"))
     parser.add_argument("--page", type=Path, help="a page whose marked part is written, as docs/kv-ablations.md")
     options = parser.parse_args()
-    command = shlex.join(["python", "-m", "lmcompose.experiments.kv_arithmetic.ablations", *sys.argv[1:]])
-    try:
+    command = command_of("kv_arithmetic.ablations", sys.argv[1:])
+
+    def measured() -> dict[str, Any]:
         if options.page is not None:
             around_marked(options.page.read_text(encoding="utf-8"))  # before hours of training
-        result = run(
+        return run(
             options.profile,
             options.arms,
             options.sweeps,
@@ -151,13 +151,9 @@ def main() -> None:
             folder=options.models,
             command=command,
         )
-    except LmcomposeError as error:
-        print(f"ablations: {error}", file=sys.stderr)
-        sys.exit(2)
-    console = Console(highlight=False)
-    for grid in ablations_grids(result):
-        console.print(grid.to_rich())
-    console.print(f"Written: {', '.join(map(str, write_report(result, options.output, options.page)))}")
+
+    result = carry_out("ablations", command, measured)
+    conclude(ablations_grids(result), write_report(result, options.output, options.page))
 
 
 if __name__ == "__main__":

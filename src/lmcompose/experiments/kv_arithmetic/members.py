@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from lmcompose.experiments.kv_arithmetic.short_states import short_states
 from lmcompose.experiments.kv_arithmetic.task import BECOMES, BOS, EOS, FILLER, FIRST_DIGIT, FIRST_KEY, PAD, Kind, Task
 from lmcompose.experiments.stages import Report
 
@@ -290,7 +292,8 @@ def train_member(
             embeddings = embeddings + profile.noise * torch.randn_like(embeddings)
         if profile.mixing:
             embeddings = embeddings + mixed_in(model.transformer.wte.weight, ids[:, :-1], profile.mixing)
-        states = model.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, prompt - 1 :]
+        read = partial(model.transformer, inputs_embeds=embeddings, use_cache=False)
+        states = short_states(model.transformer, prompt - 1, read)
         loss = answer_loss(states, model.lm_head.weight, ids[:, prompt:], keys)
         loss.backward()
         if before_step is not None:

@@ -8,7 +8,6 @@ keys and test expressions are the same for all, so that every difference is one 
 import argparse
 import copy
 import dataclasses
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ from transformers.utils import logging
 
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
-from lmcompose.errors import ConfigurationError, LmcomposeError, nearest
+from lmcompose.errors import ConfigurationError, nearest
+from lmcompose.experiments.commands import carry_out, command_of, conclude
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
 from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.evaluate import answers_of
@@ -193,18 +193,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/kv_arithmetic/roads.json"))
     parser.add_argument("--page", type=Path, help="a page whose marked part is written anew, such as docs/roads.md")
     options = parser.parse_args()
-    command = shlex.join(["python", "-m", "lmcompose.experiments.kv_arithmetic.roads", *sys.argv[1:]])
-    try:
-        result = run(
+    command = command_of("kv_arithmetic.roads", sys.argv[1:])
+    result = carry_out(
+        "roads",
+        command,
+        lambda: run(
             roads=options.roads, seeds=options.seeds, steps=options.steps, folder=options.models, command=command
-        )
-    except LmcomposeError as error:
-        print(f"roads: {error}", file=sys.stderr)
-        sys.exit(2)
-    console = Console(highlight=False)
-    for grid in roads_grids(result):
-        console.print(grid.to_rich())
-    console.print(f"Written: {', '.join(map(str, write_report(result, options.output, options.page)))}")
+        ),
+    )
+    conclude(roads_grids(result), write_report(result, options.output, options.page))
 
 
 if __name__ == "__main__":

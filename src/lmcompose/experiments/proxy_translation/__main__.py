@@ -5,12 +5,11 @@ in a folder of their own, so that a run that was stopped goes on where it was.
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.commands import carry_out, command_of, conclude
 from lmcompose.experiments.proxy_translation.pairs import LANGUAGES
 from lmcompose.experiments.proxy_translation.run import run
 from lmcompose.folders import write_json_atomic, write_text_atomic
@@ -44,12 +43,12 @@ def write_report(result: dict[str, Any], path: Path) -> list[Path]:
 
 def main() -> None:
     """Run from the command line."""
-    from rich.console import Console
-
     options = parser().parse_args()
-    command = shlex.join(["python", "-m", "lmcompose.experiments.proxy_translation", *sys.argv[1:]])
-    try:
-        result = run(
+    command = command_of("proxy_translation", sys.argv[1:])
+    result = carry_out(
+        "proxy_translation",
+        command,
+        lambda: run(
             options.base,
             options.small,
             hornmt=options.hornmt,
@@ -58,15 +57,10 @@ def main() -> None:
             seed=options.seed,
             folder=options.models,
             command=command,
-        )
-    except LmcomposeError as error:
-        print(f"proxy_translation: {error}", file=sys.stderr)
-        sys.exit(2)
-    console = Console(highlight=False)
-    for grid in translation_grids(result):
-        console.print(grid.to_rich())
+        ),
+    )
     path = options.output or Path("results/proxy_translation") / f"{options.language}.json"
-    console.print(f"Written: {', '.join(map(str, write_report(result, path)))}")
+    conclude(translation_grids(result), write_report(result, path))
 
 
 if __name__ == "__main__":

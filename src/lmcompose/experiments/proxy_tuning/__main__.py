@@ -5,14 +5,12 @@ kept in a folder of their own, so that a run that was stopped goes on where it w
 """
 
 import argparse
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmcompose.errors import LmcomposeError
+from lmcompose.experiments.commands import carry_out, conclude, with_stories
 from lmcompose.experiments.proxy_tuning.run import run
 from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.page import write_page
@@ -27,12 +25,7 @@ def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, str]:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--models", type=Path, default=Path("runs/proxy_tuning"), help="where models are kept")
     parser.add_argument("--output", type=Path, default=Path("results/proxy_tuning/stories.json"))
-    options, named = parser.parse_args(words), os.environ.get("STORIES")
-    if options.stories is None:
-        if not named:
-            parser.error("name the folder of stories260K with --stories FOLDER, or in the environment variable STORIES")
-        options.stories, words = Path(named), ["--stories", named, *words]
-    return options, shlex.join(["python", "-m", "lmcompose.experiments.proxy_tuning", *words])
+    return with_stories(parser, "proxy_tuning", words)
 
 
 def write_report(result: dict[str, Any], path: Path) -> list[Path]:
@@ -48,18 +41,13 @@ def write_report(result: dict[str, Any], path: Path) -> list[Path]:
 
 def main() -> None:
     """Run from the command line."""
-    from rich.console import Console
-
     options, command = read_arguments(sys.argv[1:])
-    try:
-        result = run(options.stories, seeds=options.seeds, folder=options.models, command=command)
-    except LmcomposeError as error:
-        print(f"proxy_tuning: {error}", file=sys.stderr)
-        sys.exit(2)
-    console = Console(highlight=False)
-    for grid in proxy_grids(result):
-        console.print(grid.to_rich())
-    console.print(f"Written: {', '.join(map(str, write_report(result, options.output)))}")
+    result = carry_out(
+        "proxy_tuning",
+        command,
+        lambda: run(options.stories, seeds=options.seeds, folder=options.models, command=command),
+    )
+    conclude(proxy_grids(result), write_report(result, options.output))
 
 
 if __name__ == "__main__":
