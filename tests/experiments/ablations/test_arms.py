@@ -150,8 +150,10 @@ def total(result: dict[str, Any], arm: str, seed: int = 1) -> float:
     return float(result["per_byte"]["arms"][arm]["by_seed"][seed][0] * result["held_out"]["bytes"])
 
 
-def test_every_arm_is_run_and_scored_on_every_set(result: dict[str, Any]) -> None:
+def test_every_arm_is_run_and_scored_on_every_set(recipe: Path, result: dict[str, Any]) -> None:
     assert result["refused"] == {}
+    assert str(recipe.parent) not in json.dumps(result)
+    assert result["settings"]["proxy"] == {"vanilla": {"expert": "before"}, "alpha": 0.5}
     assert list(result["arms"]) == list(ARMS)
     assert set(result["per_byte"]["arms"]) == {*ARMS, "anchor", "alone expert"}
     assert set(result["forgetting"]) == {"stories", "sums"}
@@ -554,7 +556,8 @@ def test_the_command_takes_what_a_recipe_may_say(
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["settings"]["pipeline"] == {"pipeline": {"template": "{answer} {prompt}", "new_tokens": 2}}
     assert found["settings"]["ensemble"] == {"weight": 0.25}
-    assert found["options"]["vanilla"] == str(recipe.parent / "before")
+    assert found["options"]["vanilla"] == "before"
+    assert str(recipe.parent) not in (tmp_path / "out.json").read_text(), "folders of a machine are nobody's business"
     assert list(found["forgetting"]) == ["stories", "sums"]
     assert found["recipe"].get("ablations") is None
     assert "0.25 of it m_A" in (tmp_path / "out.md").read_text()

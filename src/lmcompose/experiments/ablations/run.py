@@ -92,9 +92,10 @@ def run(
         "what": "ablations",
         **run_record(_said(written), command=command),
         "recipe_name": path.name,
-        "options": setting.options.model_dump(mode="json", exclude_defaults=True),
         "seeds": list(seeds),
-        **comparison.result(),
+        **setting.shown(
+            {"options": setting.options.model_dump(mode="json", exclude_defaults=True), **comparison.result()}
+        ),
     }
 
 

@@ -3,6 +3,7 @@
 Configurations, tokenizers and data are read here, and no weight.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,6 +111,20 @@ class Setting:
         for name, source in self.forgetting.items():
             sets[name] = [each for each in encode_source(source, self.tokenizer, self.base, length) if each]
         return sets
+
+    def shown(self, value: Any) -> Any:
+        """`value` with models and files by their names alone, for a result: folders are those of one machine."""
+        if isinstance(value, dict):
+            return {key: self.shown(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.shown(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        sources = [*(self.options.domain_data or []), *(self.options.forgetting or [])]
+        places = [*self.models.sources.values(), *self.vanilla.values(), *(source.path or "" for source in sources)]
+        for place in sorted(filter(os.path.isabs, places), key=len, reverse=True):
+            value = value.replace(place, Path(place).name)
+        return value
 
     def loading(self, roles: Mapping[str, str]) -> dict[str, Any]:
         """The recipe's options of loading the models at `roles`, by role, as `combine` takes them."""
