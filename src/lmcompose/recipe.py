@@ -84,11 +84,22 @@ def recipe_keys(schema: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
     yield from _keys_of(schema, "", {schema})
 
 
+def _shown(default: Any) -> str:
+    """A default on one line, of a text of several lines the first; that of a part is told by the part's own keys."""
+    if default in (None, {}, []) or isinstance(default, BaseModel):
+        return ""
+    first, *more = str(default).splitlines()
+    return f"{first} ..." if more else first
+
+
 def _keys_of(schema: type[BaseModel], indent: str, shown: set[type[BaseModel]]) -> Iterator[tuple[str, str, str]]:
     for key, field in schema.model_fields.items():
         default = None if field.is_required() else field.get_default(call_default_factory=True)
-        value = "required" if field.is_required() else "" if default in (None, {}, []) else str(default)
-        yield f"{indent}{field.alias or key}:", value, field.description or ""
+        yield (
+            f"{indent}{field.alias or key}:",
+            "required" if field.is_required() else _shown(default),
+            (field.description or ""),
+        )
         for model in _models_in(field.annotation):
             if model not in shown:  # a part that occurs twice is written out where it occurs first
                 shown.add(model)

@@ -15,6 +15,8 @@ def test_the_keys_of_a_recipe(run: Run) -> None:
     assert "512" in lines["max_length:"]
     assert "Tokens per row" in lines["max_length:"]
     assert "[augmenting layer, anchor layer] pairs" in lines["connections:"]
+    assert "A hint: {answer} ... " in lines["template:"]
+    assert lines["pipeline:"].split()[1] == "How"  # its default is told by its own keys
 
 
 def test_a_dry_run_writes_nothing(run: Run, recipe: Path) -> None:

@@ -88,6 +88,7 @@ def test_two_forwards_interleaved(shared: bool) -> None:
     model = composition(TRIOS["llama+gpt2"])
     if shared:
         model = proxy_tune(tiny_model("llama"), tuned, tuned.get_base_model())
+    model = model.double()  # in float32, some processors round so large an adapter's passes 1e-4 apart
     texts = [random_ids(2, 9, seed=20), random_ids(3, 9, seed=21)]
     expected = [plain_logits(model, ids, alpha=alpha) for ids, alpha in zip(texts, (1.0, 0.3), strict=True)]
     states: list[Any] = [None, None]

@@ -62,14 +62,22 @@ def ablations_result() -> dict[str, Any]:
     scored = {name: value + noise[name] for name, value in bits.items()}
     old = {name: values + (40 if name == "lora" else 0) + rng.normal(0, 2, (2, 30)) for name, values in scored.items()}
     seconds = {"composition": [60.0, 80.0], "random": [61.0, 79.0], "lora": [30.0, 40.0]}
-    work = {name: {"parameters": 1000 * len(name), "seconds": each} for name, each in seconds.items()}
+    work = {
+        name: {
+            "parameters": 1000 * len(name),
+            "steps": [5, 5],
+            "tokens": [160, 160],
+            "resumed": [None, 3],
+            "seconds": each,
+        }
+        for name, each in seconds.items()
+    }
     return {
         "what": "ablations",
         "recipe_name": "mine.yaml",
         "seeds": [0, 1],
         "arms": {"composition": "m_A as it is", "random": "m_A with random weights", "lora": "LoRA on the anchor"},
         "held_out": {"documents": 30, "tokens": 1200, "bytes": 3000},
-        "trained": {"steps": 5, "parameters": 11000, "data": [{"tokens": 5000}], "seconds": seconds},
         "work": work,
         **_by_unit(scored),
         "forgetting": {"English": _by_unit(old)},
