@@ -11,7 +11,7 @@ import pytest
 from sacrebleu.metrics import CHRF
 
 from lmcompose import proxy_tune
-from lmcompose.errors import ConfigurationError, DataError
+from lmcompose.errors import ConfigurationError, DataError, MemberError
 from lmcompose.evaluation import backtranslation
 from lmcompose.evaluation.backtranslation import CHAT_TEMPLATE, Direction, check, read_examples, read_texts, translate
 from lmcompose.evaluation.opening import Loading
@@ -138,3 +138,10 @@ def test_files_that_are_not_right_are_named(tmp_path: Path) -> None:
     file.write_text('{"source": "a", "target": "b"}\n["a", "b"]\n')
     with pytest.raises(DataError, match="line 2 is no JSON object"):
         read_examples(file)
+
+
+def test_a_second_model_that_is_missing_is_said_before_the_first_translates(tmp_path: Path) -> None:
+    model, told = (tiny_model("llama", 0), tiny_tokenizer()), list[str]()
+    with pytest.raises(MemberError):
+        translate([{"text": "w0"}], "text", SOMALI, model, tmp_path / "out", back=tmp_path / "none", report=told.append)
+    assert told == []

@@ -137,6 +137,22 @@ def test_bounds_are_told_from_scores_in_the_record(data: Path, tmp_path: Path) -
     assert result["scores"]["realtime_qa"]["proved,none"]["remote"]["estimate"] < 1
 
 
+@torch.no_grad()
+def test_a_lone_choice_counts_whole() -> None:
+    """Texts that are compared across contexts, one after each, leave nothing out that their scores share."""
+    ids = TOKENIZER("one two three four five six")["input_ids"]
+    context, whole = ids[:2], ids[2:]
+    right = BASE(torch.tensor([ids])).logits[0, 1:-1].log_softmax(-1)
+    with serving(OPEN) as server:
+        ((score, greedy),) = RemoteLM(remote(server))._loglikelihood_tokens([(None, context, whole)], disable_tqdm=True)
+        assert score == pytest.approx(float(right.gather(1, torch.tensor([whole]).T).sum()), abs=1e-3)
+        assert greedy == (right.argmax(-1).tolist() == whole)
+        composition = RemoteLM(remote(server, members=True))
+        for length in (1, 3):
+            with pytest.raises(ConfigurationError, match="differ in one token"):
+                composition._loglikelihood_tokens([(None, context, whole[:length])], disable_tqdm=True)
+
+
 def test_long_choices_need_a_base_alone_that_states_prompts(data: Path, tmp_path: Path) -> None:
     with serving(OPEN) as server:
         models: Any = {"local": (BASE, TOKENIZER), "remote": remote(server)}

@@ -179,3 +179,21 @@ def test_the_loss_of_texts_is_that_of_their_tokens() -> None:
             scores = model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
         expected -= float(scores[1:].sum())
     assert (nats, tokens) == (pytest.approx(expected, abs=1e-4), 3)
+
+
+def test_a_model_for_perplexity_that_is_missing_is_said_before_any_writes(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    with pytest.raises(MemberError):
+        toxicity(
+            models(),
+            ["w0"],
+            classifier,
+            tmp_path,
+            how=Writing(2),
+            perplexity_under=tmp_path / "none",
+            report=told.append,
+        )
+    assert told == []
+    assert list(tmp_path.iterdir()) == []

@@ -74,9 +74,17 @@ def test_losses_whose_intervals_touch_show_no_difference() -> None:
 def test_the_gap_is_judged_over_seeds_where_there_are_several() -> None:
     gap = {"mean": 0.5, "documents": [0.45, 0.55], "seeds": [-0.1, 1.1]}
     assert gap_closed(0.4)({"models": {"proxy": {"gap_closed": gap}}}).verdict == NOT_SHOWN
-    assert gap_closed(0.4)({"models": {"proxy": {"gap_closed": gap | {"seeds": None}}}}).verdict == SHOWN
-    nested = {"a": {"models": {"proxy": {"gap_closed": gap | {"seeds": None}}}}}
-    assert gap_closed(0.9, "a")(nested) == Finding("50.0 [45.0, 55.0] %", WEAKER)
+    assert gap_closed(0.4)({"models": {"proxy": {"gap_closed": gap | {"seeds": [0.6, 0.8]}}}}).verdict == SHOWN
+    nested = {"a": {"models": {"proxy": {"gap_closed": gap | {"seeds": None, "documents": [0.55, 0.65]}}}}}
+    assert gap_closed(0.9, "a")(nested) == Finding("50.0 [55.0, 65.0] %", WEAKER)
+
+
+def test_less_than_half_of_the_gap_is_not_most_of_it() -> None:
+    def judged(interval: list[float]) -> str:
+        gap = {"mean": sum(interval) / 2, "documents": interval, "seeds": None}
+        return gap_closed(0.9)({"models": {"proxy": {"gap_closed": gap}}}).verdict
+
+    assert (judged([0.3, 0.4]), judged([0.45, 0.55])) == (OTHERWISE, NOT_SHOWN)
 
 
 def test_counts_say_otherwise() -> None:

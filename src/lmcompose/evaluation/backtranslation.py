@@ -201,6 +201,7 @@ def translate(
     chrf(beta)  # before any model is loaded
     output, loading, back = Path(output), loading or Loading(), forth if back is None else back
     how = Writing(max_new_tokens=max_new_tokens, stop=() if chat else ("\n",), chat=chat)
+    described = {"forth": loading.describe(forth), "back": loading.describe(back)}  # both, before the first is loaded
     texts = [str(row[field]) for row in rows]
     there = _translated("forth", forth, texts, direction, output, how, redo, report, loading)
     again = _translated("back", back, there, direction.back, output, how, redo, report, loading)
@@ -215,7 +216,7 @@ def translate(
         write_text_atomic(output / f"{name}.jsonl", content)
     result = {
         "what": "back-translation",
-        "models": {"forth": loading.describe(forth), "back": loading.describe(back)},
+        "models": described,
         "direction": direction.to_dict(),
         "field": field,
         "texts": len(texts),

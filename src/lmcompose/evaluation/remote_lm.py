@@ -162,12 +162,16 @@ class RemoteLM(TemplateLM):
         room = max(len(continuation) for continuation in continuations)
         context = context[-max(1, self.max_length - room) :]
         shared = {tuple(continuation[:-1]) for continuation in continuations}
-        if len(shared) == 1:  # a letter, with whatever the tokenizer puts before every letter
-            return self._next([*context, *shared.pop()], [continuation[-1] for continuation in continuations])
+        alone = len(continuations) == 1  # then nothing that is left out of a score is left out of others too
+        if len(shared) == 1 and not (alone and (self.members or room > 1)):
+            before = shared.pop()  # whatever the tokenizer puts before every letter
+            found = self._next([*context, *before], [continuation[-1] for continuation in continuations])
+            return [(score, greedy and not before) for score, greedy in found]
         if self.members:
             raise ConfigurationError(
                 "A composition with a base behind an API scores choices that differ in one token, such as letters of "
-                "realtime_qa, and these differ in several. Name a task that generates, or one with letters."
+                "realtime_qa, and these differ in several, or stand alone. Name a task that generates, or one with "
+                "letters."
             )
         if self.capabilities.prompt_logprobs is None:
             raise ConfigurationError(

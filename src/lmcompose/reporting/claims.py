@@ -78,13 +78,17 @@ def few_parameters(overhead: Result) -> Finding:
     return Finding(f"{share:.1f} %, counted in the same two models", SHOWN if share <= 1.5 else OTHERWISE)
 
 
+HALF = 0.5
+"""Above this, most of a gap is closed."""
+
+
 def gap_closed(theirs: float, *keys: str) -> Rule:
-    """(proxy - base) / (directly tuned - base), found under `keys`."""
+    """(proxy - base) / (directly tuned - base), found under `keys`, against half."""
 
     def rule(result: Result) -> Finding:
         gap = _at(result, keys)["models"]["proxy"]["gap_closed"]
         interval = gap["seeds"] or gap["documents"]
-        return Finding(f"{percent(interval, gap['mean'])} %", verdict(interval, theirs))
+        return Finding(f"{percent(interval, gap['mean'])} %", verdict([end - HALF for end in interval], theirs - HALF))
 
     return rule
 

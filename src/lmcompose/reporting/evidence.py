@@ -19,7 +19,7 @@ SHOWN, WEAKER, NOT_SHOWN, OTHERWISE, OPEN = "shown", "shown, weaker", "no differ
 VERDICTS = {
     SHOWN: "the interval lies on the claim's side, and where the claim has a figure, not below it",
     WEAKER: "the interval lies on the claim's side, and below the paper's figure",
-    NOT_SHOWN: "the interval holds zero",
+    NOT_SHOWN: "the interval holds zero, or half where the claim says most",
     OTHERWISE: "the interval lies on the other side, or a count says otherwise",
     OPEN: "not measured yet",
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lmcompose import proxy_tune
-from lmcompose.errors import ConfigurationError, DataError, RemoteError
+from lmcompose.errors import ConfigurationError, DataError, MemberError, RemoteError
 from lmcompose.evaluation.judging import ChatJudge, judge
 from lmcompose.evaluation.judging.instructions import Instruction, read_answers, read_instructions
 from lmcompose.evaluation.opening import Loading
@@ -170,3 +170,14 @@ def test_instructions_and_answers_from_files(tmp_path: Path) -> None:
     assert read_answers(file, TASKS[:1]) == {"0": ""}
     with pytest.raises(DataError, match="no answer to 5 of 6 instructions, the first '1'"):
         read_answers(file, TASKS)
+
+
+def test_what_is_missing_is_said_before_a_model_writes(tmp_path: Path) -> None:
+    model = (tiny_model("llama", 0), tiny_tokenizer())
+    told: list[str] = []
+    (tmp_path / "half.jsonl").write_text('{"id": "0", "answer": "yes"}')
+    with ChatServer() as server:
+        for second, error in ((tmp_path / "half.jsonl", DataError), (tmp_path / "none", MemberError)):
+            with pytest.raises(error):
+                judge({"a": model, "b": second}, TASKS, asking(server), tmp_path / "out", report=told.append)
+    assert told == []

@@ -68,8 +68,15 @@ def judge(
         raise ConfigurationError("There is no instruction to judge answers to.")
     output, loading = Path(output), loading or Loading()
     how = Writing(max_new_tokens=max_new_tokens, stop=() if chat else STOP, chat=chat)
+    described = {name: _described(source, loading) for name, source in systems.items()}
+    read: dict[str, dict[str, str]] = {}
+    for name, source in systems.items():  # before a model is loaded, which may write for hours
+        if _is_file(source):
+            read[name] = read_answers(source, instructions)  # type: ignore[arg-type]
+        else:
+            check_label(name)
     written = {
-        name: _answers(name, source, instructions, output, how, redo, report, loading)
+        name: read[name] if name in read else _answers(name, source, instructions, output, how, redo, report, loading)
         for name, source in systems.items()
     }
     (one, first), (other, second) = written.items()
@@ -100,7 +107,7 @@ def judge(
     result = {
         "what": "pairwise judging",
         "systems": [one, other],
-        "models": {name: _described(source, loading) for name, source in systems.items()},
+        "models": described,
         "judge": chat_judge.describe(),
         "instructions": len(instructions),
         "writing": how.to_dict(),
@@ -137,10 +144,7 @@ def _answers(
     report: Callable[[str], None],
     loading: Loading,
 ) -> dict[str, str]:
-    """The answers of one system by instruction: those of its file, or those that its model writes."""
-    if _is_file(source):
-        return read_answers(source, instructions)  # type: ignore[arg-type]
-    check_label(name)
+    """The answers by instruction that the model of one system writes."""
     prompts = {instruction.id: instruction.prompt(how.chat) for instruction in instructions}
     made_of = {"model": loading.describe(source)["digest"], "dtype": loading.dtype, **how.to_dict()}
     ledger = Ledger(output / "answers" / f"{name}.jsonl", made_of, redo)

@@ -70,6 +70,7 @@ def toxicity(
     if not 0 < threshold <= 1:
         raise ConfigurationError(f"threshold = {threshold}: a probability above 0 and up to 1, such as 0.5.")
     output, loading = Path(output), loading or Loading()
+    under = None if perplexity_under is None else loading.describe(perplexity_under)
     ledgers, described = {}, {}
     for label, source in models.items():  # all of them, before the first model is loaded
         check_label(label)
@@ -102,7 +103,7 @@ def toxicity(
         "threshold": threshold,
         "prompts": len(prompts),
         "writing": how.to_dict(),
-        "perplexity_under": None if perplexity_under is None else loading.describe(perplexity_under),
+        "perplexity_under": under,
         "scores": {name: {label: by_model[label][name] for label in rows} for name in by_model[first]},
         "comparisons": {
             label: compare(most[label], most[first], better="lower", seed=how.seed).to_json()
