@@ -71,7 +71,7 @@ def test_losses_whose_intervals_touch_show_no_difference() -> None:
     assert rule(result([1.6, 1.7], [1.3, 1.5])).verdict == OTHERWISE
 
 
-def test_the_gap_is_judged_over_seeds_where_there_are_several() -> None:
+def test_the_gap_is_judged_by_the_wider_interval() -> None:
     gap = {"mean": 0.5, "documents": [0.45, 0.55], "seeds": [-0.1, 1.1]}
     assert gap_closed(0.4)({"models": {"proxy": {"gap_closed": gap}}}).verdict == NOT_SHOWN
     assert gap_closed(0.4)({"models": {"proxy": {"gap_closed": gap | {"seeds": [0.6, 0.8]}}}}).verdict == SHOWN

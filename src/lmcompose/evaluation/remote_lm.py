@@ -22,6 +22,7 @@ from lmcompose.architecture import position_limit
 from lmcompose.errors import ConfigurationError
 from lmcompose.evaluation.bounded import AtMost
 from lmcompose.evaluation.remote_system import BASE, RemoteSystem
+from lmcompose.evaluation.writing import cut
 from lmcompose.loading import load_member
 from lmcompose.logits.remote.bounds import Knowledge, combined_bounds, decide
 from lmcompose.logits.remote.composition import RemoteComposition
@@ -228,7 +229,7 @@ class RemoteLM(TemplateLM):
                 on_token=watch,
                 **drawn,
             )
-        return _cut(watch.text, until)
+        return cut(watch.text, until)
 
 
 def _score(bounds: Tensor, knowledge: Knowledge, token: int) -> float:
@@ -250,8 +251,3 @@ class _Watch:
         self.text += token.text
         if any(stop in self.text for stop in self.until):
             raise _StopTextError
-
-
-def _cut(text: str, until: Sequence[str]) -> str:
-    """The text before the first stop text."""
-    return min((text.split(stop)[0] for stop in until if stop), key=len, default=text)

@@ -124,7 +124,14 @@ class Writer:
         for at, row in enumerate(rows):
             ids[at, longest - len(row) :] = torch.tensor(row)
             mask[at, longest - len(row) :] = 1
-        options: dict[str, Any] = {"max_new_tokens": how.max_new_tokens, "do_sample": how.temperature > 0}
+        # a model's own settings would decode two systems in two ways
+        options: dict[str, Any] = {
+            "max_new_tokens": how.max_new_tokens,
+            "do_sample": how.temperature > 0,
+            "repetition_penalty": 1.0,
+            "no_repeat_ngram_size": 0,
+            "num_beams": 1,
+        }
         if how.temperature > 0:
             options |= {"temperature": how.temperature, "top_p": how.top_p, "top_k": 0}
         if how.stop:

@@ -578,3 +578,14 @@ def test_a_whole_anchor_of_bfloat16_learns_in_float32(recipe: Path) -> None:
     assert math.isfinite(found["per_byte"]["arms"]["finetuned"]["mean"])
     adapter = load_file(recipe.parent / "half" / "lora" / "seed-0" / "training" / "model" / "adapter_model.safetensors")
     assert {tensor.dtype for tensor in adapter.values()} == {torch.float32}
+
+
+def test_early_stopping_on_what_is_scored_is_refused(recipe: Path) -> None:
+    stopping = "training:\n  early_stopping: {patience: 1}"
+    with pytest.raises(ConfigurationError, match="ahead of what is not"):
+        run_in(
+            changed(recipe, ("training:", stopping), ("save_every: 2", "save_every: 4")),
+            "stopping",
+            arms=("lora",),
+            seeds=(0,),
+        )

@@ -130,7 +130,7 @@ def _is_file(source: Source) -> bool:
 
 def _described(source: Source, loading: Loading) -> dict[str, Any]:
     if _is_file(source):
-        return {"answers": str(source)}
+        return {"answers": Path(str(source)).name}
     return loading.describe(source)
 
 

@@ -53,8 +53,15 @@ class Setting:
 
         Raises:
             RecipeError: what is written as a path is no model.
-            ConfigurationError: a vanilla model for something that is no augmenting model.
+            ConfigurationError: a vanilla model for something that is no augmenting model, or early stopping, which
+                would choose what is trained by the documents that it is scored on.
         """
+        if recipe.training.early_stopping is not None:
+            raise ConfigurationError(
+                "training: early_stopping chooses a checkpoint by the held-out documents, and the arms are scored on "
+                "them: what is trained would be ahead of what is not. Leave it out of the recipe, and say how many "
+                "steps there are."
+            )
         recipe = _same_held_out(recipe)
         options = options or recipe.ablations or Ablations.model_validate({})
         models = RecipeModels.located(recipe, base)

@@ -90,8 +90,10 @@ class SeedStages:
 
     def answers(self, name: str, label: str, model: PreTrainedModel, stamp: str) -> Answers:
         """What it gets right of the expressions that all arms answer."""
-        members_stamp = member_stamp("anchor", self.settings, self.task, self.seed, self.ready)
-        asked = stamp_of(stamp, members_stamp, self.settings.tested, MOST_HELD_IN)
+        made = [
+            member_stamp(role, self.settings, self.task, self.seed, self.ready) for role in ("anchor", "augmenting")
+        ]
+        asked = stamp_of(stamp, *made, self.settings.tested, MOST_HELD_IN)
         return cast(
             Answers,
             self.own.kept(
