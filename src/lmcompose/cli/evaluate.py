@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from lmcompose.cli.generate import Dtype
-from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.output import quiet_libraries
+from lmcompose.cli.running import show_result, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 from lmcompose.errors import ConfigurationError
 
@@ -123,13 +124,9 @@ def evaluate(
         use_safetensors=not no_safetensors,
         redo=redo,
         allow_code_execution=allow_code_execution,
-        report=lambda text: typer.echo(text, err=True),
+        report=to_stderr,
     )
-    if as_json:
-        show_json(result)
-        return
-    show(*(grid.to_rich() for grid in evaluation_grids(result)))
-    typer.echo(f"Written to {output}")
+    show_result(result, evaluation_grids, output, as_json)
 
 
 def _parse_numbers(given: str) -> list[int]:

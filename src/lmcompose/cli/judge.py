@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lmcompose.cli.evaluate import name_models
-from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.output import quiet_libraries
 from lmcompose.cli.running import (
     BatchOption,
     ChatOption,
@@ -15,6 +15,7 @@ from lmcompose.cli.running import (
     JsonOption,
     RedoOption,
     how_to_load,
+    show_result,
     to_stderr,
 )
 from lmcompose.cli.saved_model import PickleOption, TrustOption
@@ -81,11 +82,7 @@ def judge(
         report=to_stderr,
         loading=how_to_load(batch_size, device, dtype, trust_remote_code, no_safetensors),
     )
-    if as_json:
-        show_json(result)
-        return
-    show(*(grid.to_rich() for grid in judging_grids(result)))
-    typer.echo(f"Written to {output}")
+    show_result(result, judging_grids, output, as_json)
 
 
 def _named(text: str) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from lmcompose.cli.evaluate import name_models
-from lmcompose.cli.output import quiet_libraries, show, show_json
-from lmcompose.cli.running import DeviceOption, DtypeOption, JsonOption, RedoOption, how_to_load, to_stderr
+from lmcompose.cli.output import quiet_libraries
+from lmcompose.cli.running import DeviceOption, DtypeOption, JsonOption, RedoOption, how_to_load, show_result, to_stderr
 from lmcompose.cli.saved_model import PickleOption, TrustOption
 
 
@@ -76,8 +76,4 @@ def toxicity(
         report=to_stderr,
         loading=loading,
     )
-    if as_json:
-        show_json(result)
-        return
-    show(*(grid.to_rich() for grid in toxicity_grids(result)))
-    typer.echo(f"Written to {output}")
+    show_result(result, toxicity_grids, output, as_json)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lmcompose.cli.output import quiet_libraries, show, show_json
+from lmcompose.cli.output import quiet_libraries
 from lmcompose.cli.running import (
     BatchOption,
     ChatOption,
@@ -14,6 +14,7 @@ from lmcompose.cli.running import (
     JsonOption,
     RedoOption,
     how_to_load,
+    show_result,
     to_stderr,
 )
 from lmcompose.cli.saved_model import PickleOption, TrustOption
@@ -80,8 +81,4 @@ def translate(
         report=to_stderr,
         loading=how_to_load(batch_size, device, dtype, trust_remote_code, no_safetensors),
     )
-    if as_json:
-        show_json(result)
-        return
-    show(*(grid.to_rich() for grid in translation_check_grids(result)))
-    typer.echo(f"Written to {output}")
+    show_result(result, translation_check_grids, output, as_json)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from lmcompose.errors import LmcomposeError
+from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.tables import Grid
 from lmcompose.training.interrupt import Interrupted
 
@@ -43,6 +44,20 @@ def carry_out(name: str, command: str, run: Callable[[], Made]) -> Made:
     except Interrupted as stopped:
         print(f"Stopped, and nothing is lost. The same command goes on from there:\n  {command}", file=sys.stderr)
         sys.exit(stopped.exit_code)
+
+
+def write_files(
+    result: dict[str, Any], path: Path, markdown: str, draw: Callable[[dict[str, Any], Path], Any] | None = None
+) -> list[Path]:
+    """Write a result to `path` (JSON), and beside it `markdown` and what `draw` makes of it; returns the places."""
+    places = [path, path.with_suffix(".md")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, result)
+    write_text_atomic(places[1], markdown)
+    if draw is not None:
+        places.append(path.with_suffix(".png"))
+        draw(result, places[-1])
+    return places
 
 
 def conclude(grids: Iterable[Grid], places: Iterable[Any]) -> None:

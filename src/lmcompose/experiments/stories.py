@@ -43,8 +43,7 @@ from lmcompose.errors import DataError, MemberError
 from lmcompose.evaluation.statistics import paired_t_interval
 from lmcompose.experiments import standard_library
 from lmcompose.experiments.ablations.arms import fresh, shuffled
-from lmcompose.experiments.commands import carry_out, conclude, with_stories
-from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.experiments.commands import carry_out, conclude, with_stories, write_files
 from lmcompose.reporting.tables import grids, markdown
 from lmcompose.training.trainer import CalmTrainer
 
@@ -267,11 +266,7 @@ def main() -> None:
             options.stories, options.text, seeds=tuple(options.seeds), steps=options.steps, command=command
         ),
     )
-    places = [options.output, options.output.with_suffix(".md")]
-    places[0].parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(places[0], result)
-    write_text_atomic(places[1], markdown(result))
-    conclude(grids(result), places)
+    conclude(grids(result), write_files(result, options.output, markdown(result)))
 
 
 if __name__ == "__main__":

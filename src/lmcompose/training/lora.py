@@ -35,7 +35,11 @@ def lora_shapes(model: PreTrainedModel, rank: int) -> list[tuple[int, int]]:
 
 def matching_rank(model: PreTrainedModel, wanted: int) -> int:
     """The rank whose parameters come nearest to `wanted`, and 1 at least: off by half a rank at most."""
-    per_rank = sum(inputs + outputs for inputs, outputs in adapted_shapes(model))
+    return nearest_rank(sum(inputs + outputs for inputs, outputs in adapted_shapes(model)), wanted)
+
+
+def nearest_rank(per_rank: int, wanted: int) -> int:
+    """The same, where a rank of 1 is known to have `per_rank` parameters."""
     return max(1, round(wanted / per_rank))
 
 

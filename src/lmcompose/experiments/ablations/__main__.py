@@ -14,8 +14,7 @@ from typing import Any
 from lmcompose.experiments.ablations.arms import ARMS
 from lmcompose.experiments.ablations.options import add_options, options_given
 from lmcompose.experiments.ablations.run import run
-from lmcompose.experiments.commands import carry_out, command_of, conclude
-from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.experiments.commands import carry_out, command_of, conclude, write_files
 from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown
 from lmcompose.training.recipe import TrainingRecipe
@@ -37,11 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 def write_report(result: dict[str, Any], path: Path) -> list[Path]:
     """Write `path` (JSON), and beside it the same as Markdown."""
-    places = [path, path.with_suffix(".md")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, result)
-    write_text_atomic(places[1], ablation_markdown(result))
-    return places
+    return write_files(result, path, ablation_markdown(result))
 
 
 def main() -> None:

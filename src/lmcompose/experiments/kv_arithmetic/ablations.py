@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from lmcompose.card import run_record
-from lmcompose.experiments.commands import carry_out, command_of, conclude
+from lmcompose.experiments.commands import carry_out, command_of, conclude, write_files
 from lmcompose.experiments.kv_arithmetic.arms import ARMS, DEFAULT, SWEEPS, chosen, curves
 from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.profiles import profile_named
@@ -25,7 +25,7 @@ from lmcompose.experiments.kv_arithmetic.routing import skyline
 from lmcompose.experiments.kv_arithmetic.run import READY_SEED, ready_members
 from lmcompose.experiments.kv_arithmetic.seed_stages import SeedStages
 from lmcompose.experiments.stages import stamp_of
-from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.folders import write_text_atomic
 from lmcompose.reporting.kv_ablation_plots import ablations_figure
 from lmcompose.reporting.kv_ablation_tables import ablations_grids, ablations_markdown, with_section
 from lmcompose.reporting.marked import around_marked
@@ -110,11 +110,7 @@ def run(
 
 def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -> list[Path]:
     """Write `path` (JSON), beside it the same as Markdown and as a figure, and into the marked part of `page`."""
-    places = [path, path.with_suffix(".md"), path.with_suffix(".png")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, result)
-    write_text_atomic(places[1], ablations_markdown(result))
-    ablations_figure(result, places[2])
+    places = write_files(result, path, ablations_markdown(result), ablations_figure)
     if page is None:
         return places
     write_text_atomic(page, with_section(page.read_text(encoding="utf-8"), result, places[2].name))

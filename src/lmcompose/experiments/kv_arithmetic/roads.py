@@ -21,7 +21,7 @@ from transformers.utils import logging
 from lmcompose.calm.model import CalmForCausalLM
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, nearest
-from lmcompose.experiments.commands import carry_out, command_of, conclude
+from lmcompose.experiments.commands import carry_out, command_of, conclude, write_files
 from lmcompose.experiments.kv_arithmetic.composition import compose_members, train_composition
 from lmcompose.experiments.kv_arithmetic.differences import figures
 from lmcompose.experiments.kv_arithmetic.evaluate import answers_of
@@ -29,7 +29,7 @@ from lmcompose.experiments.kv_arithmetic.profiles import Profile, profile_named
 from lmcompose.experiments.kv_arithmetic.run import READY_SEED, made_members, origin, ready_members
 from lmcompose.experiments.kv_arithmetic.task import Task
 from lmcompose.experiments.stages import Report, Stages, stamp_of
-from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.folders import write_text_atomic
 from lmcompose.reporting.road_plots import roads_figure
 from lmcompose.reporting.road_tables import roads_grids, roads_markdown, with_section
 
@@ -172,11 +172,7 @@ def _arm(
 
 def write_report(result: dict[str, Any], path: Path, page: Path | None = None) -> list[Path]:
     """Write `path` (JSON), beside it the same as Markdown and as a figure, and into the marked part of `page`."""
-    places = [path, path.with_suffix(".md"), path.with_suffix(".png")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, result)
-    write_text_atomic(places[1], roads_markdown(result))
-    roads_figure(result, places[2])
+    places = write_files(result, path, roads_markdown(result), roads_figure)
     if page is None:
         return places
     write_text_atomic(page, with_section(page.read_text(encoding="utf-8"), result))

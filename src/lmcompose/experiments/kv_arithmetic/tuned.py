@@ -14,12 +14,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import GPT2LMHeadModel
-from transformers.pytorch_utils import Conv1D
 
 from lmcompose.experiments.kv_arithmetic.composition import UNFROZEN_RATE, CompositionBatches, CompositionProfile
 from lmcompose.experiments.kv_arithmetic.members import MemberProfile, answer_loss, schedule
 from lmcompose.experiments.kv_arithmetic.task import FIRST_DIGIT, FIRST_KEY, Task
 from lmcompose.experiments.stages import Report
+from lmcompose.training.lora import matching_rank
 
 LORA_RATE = 2e-3
 """Of AdamW on the adapters."""
@@ -40,12 +40,6 @@ def tell_keys_apart(model: GPT2LMHeadModel, keys: int, seed: int) -> None:
     rows = torch.randn((keys, words.shape[1]), generator=torch.Generator().manual_seed(seed))
     length = words[FIRST_DIGIT : FIRST_DIGIT + 10].norm(dim=1).mean()
     words[FIRST_KEY : FIRST_KEY + keys] = rows * (length / rows.norm(dim=1, keepdim=True))
-
-
-def matching_rank(model: GPT2LMHeadModel, wanted: int) -> int:
-    """The LoRA rank over all linear layers but the head whose parameters come nearest to `wanted`."""
-    layers = [module for module in model.transformer.h.modules() if isinstance(module, (nn.Linear, Conv1D))]
-    return max(1, round(wanted / sum(sum(layer.weight.shape) for layer in layers)))
 
 
 def tune(

@@ -14,6 +14,7 @@ from lmcompose.errors import ConfigurationError
 from lmcompose.experiments.overhead import flops
 from lmcompose.experiments.overhead.matrices import Connection, Decoder, bridge_matrices, decoder_matrices
 from lmcompose.experiments.overhead.parameters import parameter_rows, row, sizes
+from lmcompose.training.lora import nearest_rank
 
 LENGTH = 256
 """Tokens in a row of training, and in the text that a token is decoded after, unless said otherwise."""
@@ -104,7 +105,7 @@ def _training(
         parts = {part: getattr(step, part).total for part in ("augmenting", "anchor", "bridges")}
         trained = sum(bridge.weights for bridge in connections)
         methods[name] = {**_method(step.total, full, trained), "parts": parts}
-    rank = max(1, round(methods["calm"]["trained"] / anchor.per_rank))  # as `training.lora.matching_rank` has it
+    rank = nearest_rank(anchor.per_rank, methods["calm"]["trained"])
     methods["lora"] = {**_method(flops.lora(anchor, rank, length), full, rank * anchor.per_rank), "rank": rank}
     methods["full"] = _method(full, full, anchor.parameters)
     tuned = flops.full_tuning(augmenting, augmenting_tokens * length).times(augmenting_tokens)

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmcompose.experiments.commands import carry_out, command_of, conclude
+from lmcompose.experiments.commands import carry_out, command_of, conclude, write_files
 from lmcompose.experiments.proxy_translation.pairs import LANGUAGES
 from lmcompose.experiments.proxy_translation.run import run
-from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.proxy_plots import proxy_figure
 from lmcompose.reporting.translation_tables import translation_grids, translation_markdown
 
@@ -33,12 +32,8 @@ def parser() -> argparse.ArgumentParser:
 
 def write_report(result: dict[str, Any], path: Path) -> list[Path]:
     """Write `path` (JSON), and beside it the same as Markdown and the figure."""
-    places = [path, path.with_suffix(".md"), path.with_suffix(".png")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, result)
-    write_text_atomic(places[1], translation_markdown(result))
-    proxy_figure({"tasks": {result["language"]: result}}, places[2])
-    return places
+    tasks = {"tasks": {result["language"]: result}}
+    return write_files(result, path, translation_markdown(result), lambda _, place: proxy_figure(tasks, place))
 
 
 def main() -> None:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmcompose.experiments.commands import carry_out, conclude, with_stories
+from lmcompose.experiments.commands import carry_out, conclude, with_stories, write_files
 from lmcompose.experiments.proxy_tuning.run import run
-from lmcompose.folders import write_json_atomic, write_text_atomic
 from lmcompose.reporting.page import write_page
 from lmcompose.reporting.proxy_plots import proxy_figure
 from lmcompose.reporting.proxy_tables import proxy_grids, proxy_markdown
@@ -30,12 +29,8 @@ def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, str]:
 
 def write_report(result: dict[str, Any], path: Path) -> list[Path]:
     """Write `path` (JSON), and beside it the same as Markdown, the figure, and the page of the trace."""
-    places = [path, *(path.with_suffix(suffix) for suffix in (".md", ".png", ".html"))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, result)
-    write_text_atomic(places[1], proxy_markdown(result))
-    proxy_figure(result, places[2])
-    write_page(result["trace"], places[3])
+    places = [*write_files(result, path, proxy_markdown(result), proxy_figure), path.with_suffix(".html")]
+    write_page(result["trace"], places[-1])
     return places
 
 
