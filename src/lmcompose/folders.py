@@ -120,6 +120,15 @@ def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
     write_text_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_json_lines(path: str | os.PathLike[str], rows: Iterable[Any]) -> Path:
+    """Write `rows` to `path`, each as JSON on a line of its own, so that the file is never half-written.
+
+    Returns the path. Raises as `write_text_atomic` does.
+    """
+    write_text_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return Path(path)
+
+
 # ------------------------------------------------------------------------------------------------- taking the place
 
 

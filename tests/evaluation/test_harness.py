@@ -28,7 +28,7 @@ from lmcompose.evaluation.harness import Settings, evaluate
 from lmcompose.evaluation.hflm import ComposedLM
 from lmcompose.evaluation.identity import describe
 from lmcompose.evaluation.scores import scores
-from lmcompose.evaluation.statistics import wilson_interval
+from lmcompose.evaluation.statistics import NO_DIFFERENCE, wilson_interval
 from lmcompose.evaluation.tasks import find_tasks
 from lmcompose.evaluation.tasks.languages import language_name
 from tests.compositions import randomise
@@ -87,6 +87,8 @@ def test_a_composition_with_no_output_scores_as_its_anchor(trained: Any, data: P
         differing += rows(tmp_path, "trained", task) != rows(tmp_path, "anchor", task)
         for by_model in found.values():
             assert by_model["untrained"] == by_model["anchor"]
+        assert result["minus_first"][task]["untrained"]["mean"] == 0
+        assert result["minus_first"][task]["untrained"]["verdict"] == NO_DIFFERENCE
     assert differing >= 2
     assert result["families"]["ntrex"]["beats"]["untrained"] == 0
     assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == result

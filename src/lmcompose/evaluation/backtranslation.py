@@ -11,7 +11,6 @@ for themselves; one that errs the same way in both directions is not found out.
     output/results.json               chrF, and how many were dropped why
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from lmcompose.evaluation.ledger import Ledger
 from lmcompose.evaluation.opening import Loading
 from lmcompose.evaluation.rows import read_rows, text_of
 from lmcompose.evaluation.writing import Writer, Writing
-from lmcompose.folders import write_json_atomic, write_text_atomic
+from lmcompose.folders import write_json_atomic, write_json_lines
 from lmcompose.loading import Source
 
 TEMPLATE = "{source}: {text}\n{target}:"
@@ -212,8 +211,7 @@ def translate(
     written = [_row(row, field, each) for row, each in zip(rows, checked, strict=True)]
     for name, wanted in (("kept", True), ("dropped", False)):
         lines = [row for row, each in zip(written, checked, strict=True) if (each.reason is None) == wanted]
-        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
-        write_text_atomic(output / f"{name}.jsonl", content)
+        write_json_lines(output / f"{name}.jsonl", lines)
     result = {
         "what": "back-translation",
         "models": described,

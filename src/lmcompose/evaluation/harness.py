@@ -37,6 +37,7 @@ from lmcompose.evaluation.code_scores import program_scores, run_samples
 from lmcompose.evaluation.execution import check_allowed, check_sandbox
 from lmcompose.evaluation.hflm import ComposedLM
 from lmcompose.evaluation.identity import digest
+from lmcompose.evaluation.paired import paired
 from lmcompose.evaluation.remote_lm import RemoteLM
 from lmcompose.evaluation.remote_system import RemoteSystem, describe_system, read_system
 from lmcompose.evaluation.scores import examples, scores
@@ -168,10 +169,10 @@ def summary(results: Mapping[str, Mapping[str, Result]]) -> Result:
         results: by model and task, what is written for each.
 
     Returns:
-        `scores`, by task, score and model; `headlines`, the score by which each task is compared; and `families`: for
-        each task that there is once for every language, its `tasks`, the `mean` of their headlines by model, and for
-        each model but the first, in how many languages it `beats` the first: #(> m_B) in the CALM paper. `cut` counts
-        the prompts that were longer than a model reads, by "model, task".
+        `scores`, by task, score and model; `headlines`, the score by which each task is compared; `minus_first`, see
+        `paired.paired`; and `families`: for each task that there is once for every language, its `tasks`, the `mean` of
+        their headlines by model, and for each model but the first, in how many languages it `beats` the first:
+        #(> m_B) in the CALM paper. `cut` counts the prompts that were longer than a model reads, by "model, task".
     """
     labels = list(results)
     tasks = list(results[labels[0]])
@@ -198,7 +199,14 @@ def summary(results: Mapping[str, Mapping[str, Result]]) -> Result:
                     if label != labels[0]
                 },
             }
-    return {"what": "evaluation", "scores": found, "headlines": headlines, "families": families, "cut": cut}
+    return {
+        "what": "evaluation",
+        "scores": found,
+        "headlines": headlines,
+        "minus_first": paired(results, {task: score for task, score in headlines.items() if score}),
+        "families": families,
+        "cut": cut,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------ one task

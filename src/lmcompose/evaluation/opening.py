@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmcompose.architecture import hook_head
 from lmcompose.errors import ConfigurationError
 from lmcompose.evaluation.identity import describe
 from lmcompose.kinds import load
@@ -75,4 +76,5 @@ def load_model(
         model = load(source, **options)
         return model, model.tokenizer
     member = load_member(source, role="evaluation", planned=reference, **options)
+    hook_head(member.model)  # a composition does so to its members
     return member.model, member.tokenizer

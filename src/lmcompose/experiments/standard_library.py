@@ -13,15 +13,14 @@ with their docstrings instead, `code_to_text-train.jsonl` and `code_to_text-held
 
 import argparse
 import ast
-import json
 import random
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lmcompose.evaluation.docstrings import first_paragraph, without_docstring
-from lmcompose.folders import write_text_atomic
+from lmcompose.folders import write_json_lines
 
 HELD_OUT = 0.2
 """The share of the documents that `write_texts` holds out."""
@@ -77,7 +76,7 @@ def write_texts(folder: str | Path, seed: int = 0) -> list[Path]:
         }
         for part, documents in parts.items():
             rows = [{"document": name, "text": text} for name, text in documents.items()]
-            written.append(_write(Path(folder) / f"{kind}-{part}.jsonl", rows))
+            written.append(write_json_lines(Path(folder) / f"{kind}-{part}.jsonl", rows))
     return written
 
 
@@ -97,7 +96,7 @@ def write_pairs(folder: str | Path, seed: int = 0) -> list[Path]:
     seen = {pair[key] for pair in train for key in ("code", "docstring")}
     held_out = [pair for pair in held_out if not {pair["code"], pair["docstring"]} & seen]
     parts = {"train": train, "heldout": held_out}
-    return [_write(Path(folder) / f"code_to_text-{part}.jsonl", pairs) for part, pairs in parts.items()]
+    return [write_json_lines(Path(folder) / f"code_to_text-{part}.jsonl", pairs) for part, pairs in parts.items()]
 
 
 def _pairs(module: str, source: str) -> Iterator[dict[str, str]]:
@@ -120,12 +119,6 @@ def _split(texts: Mapping[str, str], draw: random.Random) -> tuple[list[str], li
     draw.shuffle(names)
     cut = round(len(names) * HELD_OUT)
     return names[cut:], names[:cut]
-
-
-def _write(file: Path, rows: Iterable[Mapping[str, str]]) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(file, "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
-    return file
 
 
 def _passage(text: str, draw: random.Random) -> str:

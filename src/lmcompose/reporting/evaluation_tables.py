@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lmcompose.reporting.comparison_tables import comparisons_grid
 from lmcompose.reporting.tables import Grid
 
 Result = dict[str, Any]
 
 INTERVALS = "Brackets: 95 % intervals, Wilson's where every example is right or wrong, else a bootstrap over examples."
+UNITS: dict[str | None, str] = {"share": "percentage points", "chrF": "chrF"}
+"""What differences of scores are in, by the unit of the scores."""
 
 
 def evaluation_grids(result: Result) -> list[Grid]:
     """All tables of an evaluation: one for every task that there is in several languages, the other tasks, the rest."""
     grids = [family_grid(result, name) for name in result["families"]]
-    return [grid for grid in (*grids, tasks_grid(result), others_grid(result), cut_grid(result)) if grid.rows]
+    tables = [*grids, tasks_grid(result), *minus_first_grids(result), others_grid(result), cut_grid(result)]
+    return [grid for grid in tables if grid.rows]
 
 
 def evaluation_markdown(result: Result) -> str:
@@ -49,6 +53,27 @@ def tasks_grid(result: Result) -> Grid:
             unit = next(iter(result["scores"][task][score].values()))["unit"]
             rows.append([f"{task}: {score_title(score, unit)}", *_cells(result, task, score)])
     return Grid("Tasks", ["task", *result["models"]], rows, notes=[INTERVALS])
+
+
+def minus_first_grids(result: Result) -> list[Grid]:
+    """Every model minus the first, example by example: a table for each unit of scores, none where one model ran."""
+    first = next(iter(result["models"]))
+    by_unit: dict[str | None, dict[str, Result]] = {}
+    for task, by_model in result.get("minus_first", {}).items():
+        unit = result["scores"][task][result["headlines"][task]][first]["unit"]
+        for label, each in by_model.items():
+            by_unit.setdefault(unit, {})[f"{task}: {label}"] = each
+    return [
+        comparisons_grid(
+            f"Minus {first}, {UNITS.get(unit, 'in the score')}",
+            rows,
+            first_column="task: model",
+            items="examples",
+            scale=100 if unit == "share" else 1,
+            digits=1 if unit in UNITS else 4,
+        )
+        for unit, rows in by_unit.items()
+    ]
 
 
 def others_grid(result: Result) -> Grid:

@@ -177,6 +177,21 @@ def test_languages_gains_and_losses(tmp_path):
     assert "Only the first 50 examples of each task." in text
 
 
+def test_a_paired_comparison_of_the_examples_goes_before_two_intervals(tmp_path):
+    result = evaluation_result()
+    result["minus_first"] = {
+        "ntrex_cym": {"mine": {"mean": 0.8, "verdict": "better"}},
+        "ntrex_som": {"mine": {"mean": 11.1, "verdict": NO_DIFFERENCE}},
+    }
+    write(tmp_path, "evaluation", result)
+    page = Page(drawn(tmp_path)[0])
+    said = {row[0]: row[-1] for row in page.tables()["Gains and losses beside anchor"][1:]}
+    assert said["ntrex_cym: chrF1"] == "higher"
+    assert said["ntrex_som: chrF1"] == NO_DIFFERENCE
+    assert said["gsm8k: exact_match, % (number)"] == "lower"
+    assert "example by example" in page.all("main")[0]["text"]
+
+
 def test_the_ladder_is_sorted_and_says_what_is_not_shown(tmp_path):
     result = ablations_result()
     write(tmp_path, "ablations", result)

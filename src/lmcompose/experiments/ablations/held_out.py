@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmcompose.architecture import run_with_head
+from lmcompose.architecture import hook_head, run_with_head
 from lmcompose.calm.prompts import prompt_of
 from lmcompose.evaluation.scoring import evaluating, log_probabilities
 from lmcompose.evaluation.texts import decode
@@ -100,16 +101,18 @@ def bits(
     flat.sort(key=lambda each: len(each[1].input_ids))  # so that little is padding
     sums = np.zeros(len(documents))
     starts = range(0, len(flat), rows_at_once)
-    with evaluating(model):
+    with evaluating(model), hook_head(model) or nullcontext():
         for done, start in enumerate(starts, start=1):
             batch = flat[start : start + rows_at_once]
             collated = Collator(0)([{"input_ids": e.input_ids, "labels": e.labels} for _, e in batch])
             labels = collated.pop("labels")
             collated["prompt_mask"] = prompt_of(labels, collated["attention_mask"])  # for those that read it alone
             inputs: dict[str, Any] = {name: value.to(model.device) for name, value in collated.items()}
-            logits = cast(torch.Tensor, run_with_head(model, **inputs, use_cache=False).logits)
+            asked = labels[:, 1:]
+            keep = (asked != IGNORED).any(dim=0).nonzero()[:, 0]  # the head is dear, and prompts need none
+            logits = run_with_head(model, **inputs, logits_to_keep=keep.to(model.device), use_cache=False).logits
             for row, (number, _) in enumerate(batch):
-                sums[number] += _row_bits(logits[row, :-1], labels[row, 1:].to(logits.device))
+                sums[number] += _row_bits(cast(torch.Tensor, logits)[row], asked[row, keep].to(logits.device))
             if report is not None:
                 report(done, len(starts), float("nan"))
     return sums.tolist()

@@ -6,13 +6,12 @@ A line is a prompt and its answer, as the tokenizer of the members spells them: 
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from lmcompose.experiments.kv_arithmetic.evaluate import test_prompts
 from lmcompose.experiments.kv_arithmetic.profiles import PROFILES, profile_named
 from lmcompose.experiments.kv_arithmetic.task import Kind, Task
-from lmcompose.folders import write_text_atomic
+from lmcompose.folders import write_json_lines
 
 
 def write_questions(task: Task, folder: Path, count: int, held_in: bool = False) -> list[Path]:
@@ -33,8 +32,7 @@ def write_questions(task: Task, folder: Path, count: int, held_in: bool = False)
             {"prompt": tokenizer.decode(prompt), "answer": tokenizer.decode(answer, skip_special_tokens=True)}
             for prompt, answer in zip(prompts.tolist(), answers.tolist(), strict=True)
         ]
-        files.append(folder / f"{kind}.jsonl")
-        write_text_atomic(files[-1], "".join(json.dumps(row) + "\n" for row in rows))
+        files.append(write_json_lines(folder / f"{kind}.jsonl", rows))
     return files
 
 

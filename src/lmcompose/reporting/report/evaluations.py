@@ -46,16 +46,15 @@ def changes_grid(result: Result) -> Grid:
         for task in _scored(result):
             theirs, ours = _estimate(result, task, first), _estimate(result, task, label)
             texts = (each.text(_digits(result, task)) for each in (theirs, ours))
-            own.append([_task(result, task), label, *texts, _said(ours, theirs)])
+            own.append([_task(result, task), label, *texts, _said(result, task, label)])
         rows += sorted(own, key=lambda row: order.index(row[-1]))
     return Grid(
         f"Gains and losses beside {first}",
         ["task", "model", first, "model's score", ""],
         rows,
         notes=[
-            f"higher, lower: the two 95 % intervals do not meet; {NO_DIFFERENCE}: they do, or there is none. A paired "
-            "test of the examples would find smaller differences (docs/statistics.md). Higher is a gain, but of a "
-            "perplexity or a loss."
+            f"higher, lower: {_rule(result)}; {NO_DIFFERENCE}: anything else. Higher is a gain, but of a perplexity or "
+            "a loss."
         ],
     )
 
@@ -64,7 +63,7 @@ def _headline(result: Result) -> str:
     first, *others = result["models"]
     parts = []
     for label in others:
-        said = [_said(_estimate(result, task, label), _estimate(result, task, first)) for task in _scored(result)]
+        said = [_said(result, task, label) for task in _scored(result)]
         parts.append(
             f"{label} beside {first}: higher on {said.count('higher')}, lower on {said.count('lower')}, "
             f"{NO_DIFFERENCE} on {said.count(NO_DIFFERENCE)} of {len(said)} tasks."
@@ -72,7 +71,21 @@ def _headline(result: Result) -> str:
     return " ".join(parts)
 
 
-def _said(ours: Estimate, theirs: Estimate) -> str:
+def _rule(result: Result) -> str:
+    if "minus_first" in result:
+        return (
+            "example by example, the 95 % interval of the difference leaves out 0 and p, corrected for all pairs of "
+            "task and model (Holm), is at most 0.05; where a task has no scores by example, the intervals do not meet"
+        )
+    return "the two 95 % intervals do not meet; a paired test of the examples would find smaller differences"
+
+
+def _said(result: Result, task: str, label: str) -> str:
+    """What may be said of a model beside the first: by the paired comparison where there is one."""
+    compared = result.get("minus_first", {}).get(task, {}).get(label)
+    if compared is not None:
+        return NO_DIFFERENCE if compared["verdict"] == NO_DIFFERENCE else "higher" if compared["mean"] > 0 else "lower"
+    ours, theirs = _estimate(result, task, label), _estimate(result, task, next(iter(result["models"])))
     if ours.has_interval and theirs.has_interval:
         if ours.ends[0] > theirs.ends[1]:
             return "higher"

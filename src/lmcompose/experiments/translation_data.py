@@ -1,0 +1,101 @@
+"""Translation into English as data of a recipe: HornMT to learn from, NTREX to be tested on.
+
+    python -m lmcompose.experiments.translation_data --hornmt FOLDER --ntrex FOLDER data/translation
+
+writes, as JSON lines:
+
+    domain.jsonl          {"text"}: pairs of HornMT in Somali and Oromo, from which a small model learns the languages
+    train.jsonl           {"prompt", "completion"}: a part of the same pairs, the composition data
+    heldout-som.jsonl     {"prompt", "completion"}: the first lines of NTREX, and so on for each of `TESTED`
+
+Prompts are those of the tasks `ntrex_som` and so on without shots, so that what is learned is what is asked.
+"""
+
+import argparse
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lmcompose.evaluation.tasks.languages import language_name
+from lmcompose.experiments.commands import carry_out, command_of
+from lmcompose.experiments.proxy_translation.pairs import LANGUAGES, Pair, hornmt, ntrex, without
+from lmcompose.folders import write_json_lines
+
+TESTED = ("som", "orm", "cym", "swa")
+"""Languages of NTREX: the two that HornMT has, and two that nothing is tuned on."""
+
+
+def prompt_completion(pair: Pair, language: str) -> dict[str, str]:
+    """What is read, and what is learned: a pair in the words of the task of that language."""
+    english, other = pair
+    return {"prompt": f"{language_name(language)}: {other}\nEnglish:", "completion": f" {english}"}
+
+
+def write_translation_data(
+    folder: str | Path, hornmt_folder: str | Path, ntrex_folder: str | Path,
+    *, longest: int = 110, share: float = 0.4, tested: int = 500, seed: int = 0,
+) -> list[Path]:  # fmt: skip
+    """Write the files; returns their paths.
+
+    Args:
+        longest: characters of the longest English sentence that is taken, of both: hours are counted in tokens.
+        share: of HornMT's pairs that are composition data; they are the same ones in both languages.
+        tested: lines of NTREX in each language, the first of that length.
+        seed: of the order, and of the choice.
+
+    Raises:
+        DataError: a file is not there, or two are not line by line.
+    """
+    test = {language: _short(ntrex(ntrex_folder, language), longest)[:tested] for language in TESTED}
+    seen = [pair for pairs in test.values() for pair in pairs]
+    learned = {language: _short(without(hornmt(hornmt_folder, language), seen), longest) for language in LANGUAGES}
+    english = sorted({pair[0] for pairs in learned.values() for pair in pairs})
+    chosen = set(random.Random(seed).sample(english, round(share * len(english))))
+    domain = _shuffled(learned, random.Random(seed))
+    files = {
+        "domain": [{"text": row["prompt"] + row["completion"]} for row in domain],
+        "train": [row for row in domain if row["completion"][1:] in chosen],
+        **{f"heldout-{name}": [prompt_completion(pair, name) for pair in pairs] for name, pairs in test.items()},
+    }
+    return [write_json_lines(Path(folder) / f"{name}.jsonl", rows) for name, rows in files.items()]
+
+
+def _short(pairs: Sequence[Pair], longest: int) -> list[Pair]:
+    return [pair for pair in pairs if len(pair[0]) <= longest]
+
+
+def _shuffled(pairs: Mapping[str, Sequence[Pair]], draw: random.Random) -> list[dict[str, str]]:
+    rows = [prompt_completion(pair, language) for language, each in pairs.items() for pair in each]
+    draw.shuffle(rows)
+    return rows
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the files are written")
+    parser.add_argument("--hornmt", type=Path, required=True, help="a folder with eng.txt, som.txt and orm.txt")
+    parser.add_argument("--ntrex", type=Path, required=True, help="a folder with newstest2019-src.eng.txt and so on")
+    parser.add_argument("--longest", type=int, default=110, help="characters of an English sentence (default 110)")
+    parser.add_argument("--share", type=float, default=0.4, help="of the pairs that are composition data (default 0.4)")
+    parser.add_argument("--tested", type=int, default=500, help="lines of NTREX (default 500)")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    written = carry_out(
+        "translation_data",
+        command_of("translation_data", []),
+        lambda: write_translation_data(
+            given.folder,
+            given.hornmt,
+            given.ntrex,
+            longest=given.longest,
+            share=given.share,
+            tested=given.tested,
+            seed=given.seed,
+        ),
+    )
+    print("\n".join(f"Written: {path}" for path in written))
+
+
+if __name__ == "__main__":
+    main()
