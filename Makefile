@@ -73,7 +73,7 @@ setup: $(READY)  ## make the environment in .venv
 # ---------------------------------------------------------------------------------------------------- the main job
 
 .PHONY: demo demo-from-nothing ready-members reproduce-kv kv-ablations kv-natural roads stories real-pairs proxy-stories
-.PHONY: proxy-translation evidence reproduce
+.PHONY: code humaneval proxy-translation evidence reproduce
 demo: $(READY)  ## compose two small frozen models, train the composition, show what it can do (3 minutes of training)
 	$(LMCOMPOSE) demo
 
@@ -107,6 +107,25 @@ stories: $(READY)  ## stories260K as a member on real text, against random membe
 real-pairs: $(READY)  ## two compositions of real models with different tokenizers, by their recipes, against random augmenting models (three seeds, 2 hours of one core; reads the hub and models/stories260K)
 	$(PYTHON) -m lmcompose.experiments.standard_library data
 	for recipe in gemma-python smollm-prose; do $(PYTHON) -m lmcompose.experiments.ablations recipes/$$recipe.yaml || exit 1; done
+
+# Gemma and SmolLM2 come from the hub. Docstrings are written by the models of the first seed.
+CODE := runs/ablations/code
+code: $(READY)  ## a small model continued on Python sources, joined to a larger one, beside LoRA and a random m_A: bits per byte, docstrings, and what is forgotten (3 hours of one core; SEEDS="0 1 2")
+	$(PYTHON) -m lmcompose.experiments.standard_library data
+	$(PYTHON) -m lmcompose.experiments.standard_library data/code_to_text --pairs
+	$(PYTHON) -m lmcompose.experiments.tune recipes/members/smollm-python.yaml
+	$(PYTHON) -m lmcompose.experiments.ablations recipes/code.yaml --arms composition random lora routing --seeds $(SEEDS)
+	$(LMCOMPOSE) evaluate m_B=google/gemma-3-270m m_A=runs/smollm-python/model \
+	  composition=$(CODE)/composition/seed-0/training/model random=$(CODE)/random/seed-0/training/model \
+	  lora=$(CODE)/lora/seed-0/training/model --tasks code_to_text --data data --limit 200 --shots 1 \
+	  --max-new-tokens 48 --batch-size 16 --dtype bfloat16 --output runs/code-to-text
+	@mkdir -p results/evaluation && cp runs/code-to-text/results.json results/evaluation/code-to-text.json
+
+humaneval: $(READY)  ## pass@1 of Qwen2.5-Coder 0.5B and 1.5B, to check the harness against the published figures: HUMANEVAL= names the folder of HumanEval.jsonl.gz (an hour and a half of one core; runs what they write, in the sandbox)
+	$(LMCOMPOSE) evaluate qwen2.5-coder-0.5b=Qwen/Qwen2.5-Coder-0.5B-Instruct \
+	  qwen2.5-coder-1.5b=Qwen/Qwen2.5-Coder-1.5B-Instruct --tasks humaneval --data "$(HUMANEVAL)" --chat \
+	  --batch-size 32 --max-new-tokens 400 --dtype bfloat16 --allow-code-execution --output runs/humaneval
+	@mkdir -p results/evaluation && cp runs/humaneval/results.json results/evaluation/humaneval.json
 
 proxy-stories: $(READY)  ## proxy-tuning on a family trained here on stories: how much of a tuning it brings over (three seeds, 20 minutes of one core)
 	$(PYTHON) -m lmcompose.experiments.proxy_tuning $(if $(STORIES),--stories "$(STORIES)")

@@ -15,6 +15,8 @@ from lmcompose.errors import ConfigurationError, DataError, MemberError
 from lmcompose.evaluation import backtranslation
 from lmcompose.evaluation.backtranslation import CHAT_TEMPLATE, Direction, check, read_examples, read_texts, translate
 from lmcompose.evaluation.opening import Loading
+from lmcompose.reporting.report.kinds import KINDS
+from lmcompose.reporting.tables import Grid
 from tests.tiny import tiny_model, tiny_tokenizer
 
 SOMALI = Direction("English", "Somali")
@@ -97,6 +99,9 @@ def test_rows_are_kept_or_dropped_with_the_check_beside_them(tmp_path: Path, mon
     assert (result["kept"], result["dropped"]) == (1, {"chrf": 1, "copied": 1})
     assert result["kept_at"]["70"] == 1
     assert json.loads((tmp_path / "results.json").read_text()) == result
+    section = KINDS[result["what"]].build(result)
+    assert section.headline == "1 of 3 translations were kept."
+    assert [grid.title for grid in section.blocks if isinstance(grid, Grid)][1] == "Kept at other thresholds"
 
 
 def test_real_models_translate_and_a_run_goes_on(tmp_path: Path) -> None:

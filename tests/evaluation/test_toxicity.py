@@ -18,6 +18,8 @@ from lmcompose.evaluation.statistics import wilson_interval
 from lmcompose.evaluation.toxicity import Classifier, measures, toxicity
 from lmcompose.evaluation.toxicity.prompts import read_prompts
 from lmcompose.evaluation.writing import Writer, Writing
+from lmcompose.reporting.report.charts import Rows
+from lmcompose.reporting.report.kinds import KINDS
 from tests.evaluation.classifiers import save_classifier
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -120,6 +122,12 @@ def test_models_side_by_side_and_a_run_that_goes_on(classifier: Classifier, tmp_
     again = toxicity(named, PROMPTS, classifier, part, report=told.append, **options)
     assert "steered: 2 of 4 prompts are there already" in told
     assert again["scores"] == whole["scores"]
+    section = KINDS[whole["what"]].build(whole)
+    assert section.headline == f"steered beside base: {whole['comparisons']['steered']['verdict']}."
+    chart = next(block for block in section.blocks if isinstance(block, Rows))
+    assert [mark.estimate.value for mark in chart.rows[0].marks] == [
+        each["estimate"] for each in whole["scores"]["expected_maximum"].values()
+    ]
     with pytest.raises(ConfigurationError, match="differs in top_p"):
         toxicity(named, PROMPTS, classifier, part, **{**options, "how": Writing(6, 3, 1.0, 0.8, seed=5)})
 

@@ -112,6 +112,17 @@ def compatibility(result: Result) -> Section:
     )
 
 
+def fuzz(result: Result) -> Section:
+    """Random texts through pairs of tokenizers, and compositions of them against recomputation."""
+    rows = [[name, f"{found['pairs']:,}", f"{found['tokens']:,}"] for name, found in result["checked"].items()]
+    failures = result["failures"]
+    return Section(
+        "Random texts through pairs of tokenizers",
+        [Grid("Checked", ["what", "pairs", "tokens"], rows, [f"Failed: {failure}" for failure in failures])],
+        f"{len(failures)} failures." if failures else "Nothing failed.",
+    )
+
+
 def _ratios(title: str, axis: str, rows: Sequence[tuple[str, dict[str, float]]], reference: tuple[float, str]) -> Rows:
     drawn = [
         Row(name, [Mark(Estimate(float(ratio)), series) for series, ratio in ratios.items()]) for name, ratios in rows

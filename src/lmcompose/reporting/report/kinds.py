@@ -34,6 +34,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "evaluation": Kind("Evaluations", evaluations.evaluation),
     "pairwise judging": Kind("Evaluations", judging.pairwise),
+    "toxicity": Kind("Evaluations", judging.toxicity),
+    "back-translation": Kind("Evaluations", judging.back_translation),
     "ablations": Kind("Ablations", ablations.ablations),
     "stories": Kind("Ablations", ablations.stories),
     "kv_arithmetic": Kind("Key-value arithmetic", key_values.arithmetic),
@@ -51,8 +53,9 @@ KINDS: dict[str, Kind] = {
     "train_benchmark": Kind("Speed, memory and size", benchmarks.training),
     "logits_benchmark": Kind("Speed, memory and size", benchmarks.logits),
     "own_tokens_benchmark": Kind("Speed, memory and size", benchmarks.own_tokens),
-    "remote_check": Kind("Servers and versions", benchmarks.remote),
-    "compatibility": Kind("Servers and versions", benchmarks.compatibility),
+    "alignment_fuzz": Kind("Servers, versions and tokenizers", benchmarks.fuzz),
+    "remote_check": Kind("Servers, versions and tokenizers", benchmarks.remote),
+    "compatibility": Kind("Servers, versions and tokenizers", benchmarks.compatibility),
 }
 """By "what"; groups and kinds come in this order."""
 
