@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import lmcompose
-from lmcompose.errors import ConfigurationError
+from lmcompose.errors import ConfigurationError, DataError
 from lmcompose.experiments.ablations import run
 from lmcompose.experiments.ablations.__main__ import main
 from lmcompose.experiments.ablations.arms import ARMS
@@ -502,6 +502,16 @@ def test_domain_data_with_held_out_documents_are_refused(recipe: Path) -> None:
     found = run_in(recipe, "leaking", arms=("lora", "finetuned_domain"), seeds=(0,), options=options)
     (reason,) = found["refused"].values()
     assert "leaking.jsonl holds 1 of the held-out documents" in reason
+
+
+@pytest.mark.parametrize(("of", "said"), [("heldout", "held-out documents"), ("sums", "documents of 'sums'")])
+def test_composition_data_with_what_arms_are_scored_on_are_refused(recipe: Path, of: str, said: str) -> None:
+    first = (recipe.parent / f"{of}.jsonl").read_text().splitlines(keepends=True)[0]
+    taught = recipe.with_name(f"taught-{of}.jsonl")
+    taught.write_text((recipe.parent / "train.jsonl").read_text() + first)
+    with pytest.raises(DataError, match=f"{taught.name} holds 1 of the {said}"):
+        run_in(changed(recipe, ("train.jsonl", taught.name)), f"taught-{of}", arms=("composition",), seeds=(0,))
+    assert not (recipe.parent / f"taught-{of}").exists()
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_tuned(

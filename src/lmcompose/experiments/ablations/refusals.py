@@ -1,6 +1,6 @@
 """Why an arm cannot be run, as far as configurations, tokenizers and data tell: said before anything is trained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lmcompose.alignment.vocab_maps import MIN_COVERAGE
@@ -22,6 +22,7 @@ from lmcompose.training.data import encode_source
 from lmcompose.training.encoding import Example
 from lmcompose.training.models import RecipeModels
 from lmcompose.training.plan import plan_training
+from lmcompose.training.recipe import DataSource
 from lmcompose.training.tuning import plan_tuned_anchor
 
 Sets = Mapping[str, list[list[Example]]]
@@ -112,13 +113,34 @@ def _needs_domain_data(setting: Setting, sets: Sets) -> None:
             "nothing says what the domain data are: give --domain-data, or ablations: {domain_data: [...]} in the "
             "recipe."
         )
-    held = {_key(document) for document in sets[HELD_OUT]}
+    _refuse_shared(setting, setting.options.domain_data, HELD_OUT, sets[HELD_OUT], "the anchor would be tuned on them")
+
+
+def check_apart(setting: Setting, sets: Sets) -> None:
+    """Refuse composition data in which a held-out document stands: every arm would be trained on what it is scored on.
+
+    Of a fraction that is held out nothing is said, since it was taken out of the data.
+
+    Raises:
+        DataError: naming the file.
+    """
+    validation = setting.recipe.validation
+    if validation is not None and validation.data:
+        for name, documents in sets.items():
+            _refuse_shared(setting, setting.recipe.data, name, documents, "the arms would be trained on them")
+
+
+def _refuse_shared(
+    setting: Setting, sources: Sequence[DataSource], name: str, documents: list[list[Example]], what: str
+) -> None:
+    held = {_key(document) for document in documents}
     length = setting.recipe.training.max_length
-    for source in setting.options.domain_data:
+    for source in sources:
         both = sum(_key(each) in held for each in encode_source(source, setting.tokenizer, setting.base, length))
         if both:
+            where = "held-out documents" if name == HELD_OUT else f"documents of '{name}'"
             raise DataError(
-                f"{source.label} holds {both} of the held-out documents, so that the anchor would be tuned on them. "
+                f"{source.label} holds {both} of the {where}, so that {what}. "
                 "Take them out of it, or hold other documents out (validation: {data: [...]})."
             )
 

@@ -20,7 +20,7 @@ from lmcompose.experiments.ablations.arms import ALL, Arm, named
 from lmcompose.experiments.ablations.comparisons import ANCHOR_ALONE, compared
 from lmcompose.experiments.ablations.held_out import lengths
 from lmcompose.experiments.ablations.recipes import TRAINING
-from lmcompose.experiments.ablations.refusals import refusal
+from lmcompose.experiments.ablations.refusals import check_apart, refusal
 from lmcompose.experiments.ablations.routing import oracle
 from lmcompose.experiments.ablations.runs import Runs
 from lmcompose.experiments.ablations.scores import Bits, Scores
@@ -77,6 +77,7 @@ def run(
     setting = Setting.located(written, path.resolve().parent, options)
     _check_learning_rates(setting)
     sets = setting.documents()
+    check_apart(setting, sets)
     setting.models.plan()
     folder = Path(folder)
     chosen = {name: replace(arm, title=arm.title.format(**setting.words())) for name, arm in chosen.items()}
