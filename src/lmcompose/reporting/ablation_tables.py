@@ -17,7 +17,8 @@ def ablation_grids(result: Result) -> list[Grid]:
     """All tables of the comparison."""
     ladder = [ladder_grid(result)] if "gains" in result["per_byte"] else []
     lost = [differences_grid(result, name) for name in result.get("forgetting", {})]
-    return [*ladder, losses_grid(result), differences_grid(result), *lost, work_grid(result)]
+    by_source = [by_source_grid(result)] if result.get("by_source") else []
+    return [*ladder, losses_grid(result), *by_source, differences_grid(result), *lost, work_grid(result)]
 
 
 def ablation_markdown(result: Result) -> str:
@@ -119,6 +120,24 @@ def losses_grid(result: Result) -> Grid:
         rows,
         notes=[f"{held['documents']} held-out documents, {held['tokens']:,} tokens, {held['bytes']:,} bytes."],
         strong=[order.index(next(iter(result["arms"])))],
+    )
+
+
+def by_source_grid(result: Result) -> Grid:
+    """The held-out losses of each source by itself, such as each language, and how far they are from the anchor's."""
+    names, parts = titles(result), result["by_source"]
+    rows = []
+    for name in _in_order(result):
+        row = [names[name]]
+        for part in parts.values():
+            row += [f"{part['per_byte']['arms'][name]['mean']:.4f}", _beside_the_anchor(part["per_byte"], name)]
+        rows.append(row)
+    return Grid(
+        f"Held-out loss by source, {result['recipe_name']}, bits per byte",
+        ["model", *(column for part in parts for column in (part, "minus the anchor"))],
+        rows,
+        notes=[f"{name}: {part['held_out']['documents']:,} documents." for name, part in parts.items()],
+        strong=[_in_order(result).index(next(iter(result["arms"])))],
     )
 
 

@@ -149,17 +149,29 @@ def encode_source(
 def held_out_documents(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, base: Path) -> list[list[Example]]:
     """What a recipe validates on, by document: the examples of each record that it holds out.
 
+    Args and errors as in `held_out_by_source`.
+    """
+    return [document for _, documents in held_out_by_source(recipe, tokenizer, base) for document in documents]
+
+
+def held_out_by_source(
+    recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, base: Path
+) -> list[tuple[DataSource, list[list[Example]]]]:
+    """What a recipe validates on: each source that it holds something out of, and these documents.
+
     Args and errors as in `prepare_data`, and DataError where the recipe validates on nothing.
     """
-    documents: list[list[Example]] = []
+    found: list[tuple[DataSource, list[list[Example]]]] = []
     for number, source in enumerate(recipe.data):
         records = encode_source(source, tokenizer, base, recipe.training.max_length)
-        documents += _hold_out(records, source, recipe, number)[1]
+        found.append((source, _hold_out(records, source, recipe, number)[1]))
     for source in recipe.validation.data or [] if recipe.validation else []:
-        documents += filter(None, encode_source(source, tokenizer, base, recipe.training.max_length))
-    if not documents:
+        records = encode_source(source, tokenizer, base, recipe.training.max_length)
+        found.append((source, [examples for examples in records if examples]))
+    found = [(source, documents) for source, documents in found if documents]
+    if not found:
         raise DataError("The recipe holds nothing out. Give it validation: {fraction: 0.1}, or {data: [...]}.")
-    return documents
+    return found
 
 
 def _hold_out(

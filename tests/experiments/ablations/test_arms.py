@@ -484,6 +484,23 @@ def test_a_recipe_that_extends_a_composition_has_the_arms_that_it_can_have(
     assert total(found, "anchor", 0) == pytest.approx(by_hand(lambda ids: anchor(ids).logits, documents), rel=1e-5)
 
 
+def test_each_source_of_held_out_documents_is_scored_by_itself_too(recipe: Path) -> None:
+    lines = (recipe.parent / "heldout.jsonl").read_text().splitlines(keepends=True)
+    for name, some in (("som", lines[:3]), ("orm", lines[3:])):
+        (recipe.parent / f"{name}.jsonl").write_text("".join(some))
+    one = "    - {path: heldout.jsonl, kind: prompt_completion}\n"
+    two = changed(recipe, (one, one.replace("heldout", "som") + one.replace("heldout", "orm")))
+    found = run_in(two, "by-source", arms=("composition", "routing"), seeds=(0,))
+    parts = found["by_source"]
+    assert {name: part["held_out"]["documents"] for name, part in parts.items()} == {"som": 3, "orm": len(lines) - 3}
+    for arm, whole in found["per_byte"]["arms"].items():
+        added = sum(part["per_byte"]["arms"][arm]["mean"] * part["held_out"]["bytes"] for part in parts.values())
+        assert added == pytest.approx(whole["mean"] * found["held_out"]["bytes"])
+    grid = next(grid for grid in ablation_grids(found) if grid.title.startswith("Held-out loss by source"))
+    assert list(grid.columns) == ["model", "som", "minus the anchor", "orm", "minus the anchor"]
+    assert "by_source" not in run_in(recipe, "by-source-one", arms=("routing",), seeds=(0,))
+
+
 def test_an_encoder_with_tokens_of_its_own_is_refused(recipe: Path, tmp_path: Path) -> None:
     foreign = family("qwen")
     tiny_model("gpt2", 3, vocab_size=len(foreign)).save_pretrained(tmp_path / "foreign")

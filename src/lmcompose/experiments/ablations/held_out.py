@@ -110,9 +110,10 @@ def bits(
             inputs: dict[str, Any] = {name: value.to(model.device) for name, value in collated.items()}
             asked = labels[:, 1:]
             keep = (asked != IGNORED).any(dim=0).nonzero()[:, 0]  # the head is dear, and prompts need none
-            logits = run_with_head(model, **inputs, logits_to_keep=keep.to(model.device), use_cache=False).logits
+            output = run_with_head(model, **inputs, logits_to_keep=keep.to(model.device), use_cache=False)
+            logits = cast(torch.Tensor, output.logits)
             for row, (number, _) in enumerate(batch):
-                sums[number] += _row_bits(cast(torch.Tensor, logits)[row], asked[row, keep].to(logits.device))
+                sums[number] += _row_bits(logits[row], asked[row, keep].to(logits.device))
             if report is not None:
                 report(done, len(starts), float("nan"))
     return sums.tolist()

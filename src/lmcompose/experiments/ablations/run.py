@@ -18,7 +18,7 @@ from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError, LmcomposeError
 from lmcompose.experiments.ablations.arms import ALL, Arm, named
 from lmcompose.experiments.ablations.comparisons import ANCHOR_ALONE, compared
-from lmcompose.experiments.ablations.held_out import lengths
+from lmcompose.experiments.ablations.held_out import Documents, lengths
 from lmcompose.experiments.ablations.recipes import TRAINING
 from lmcompose.experiments.ablations.refusals import check_apart, refusal
 from lmcompose.experiments.ablations.routing import oracle
@@ -222,13 +222,9 @@ class _Comparison:
         finished = {name: each for name, each in self.by_seed.items() if name not in self.refused}
         sets: dict[str, dict[str, Any]] = {}
         for name, documents in self.sets.items():
-            sizes = lengths(documents, self.setting.tokenizer)
             scored = {arm: [bits[name] for bits in each] for arm, each in finished.items() if name in each[0]}
-            sets[name] = {
-                "held_out": {"documents": len(documents), **{unit: sum(each) for unit, each in sizes.items()}},
-                **compared(scored, sizes, next(iter(self.arms))),
-            }
-        held_out = sets.pop(HELD_OUT)
+            sets[name] = self._figures(documents, scored)
+        held_out = sets.pop(HELD_OUT) | self._by_source(finished)
         names = [name for name in self.arms if name not in self.refused]
         return {
             "arms": {name: self.arms[name].title for name in names},
@@ -239,6 +235,24 @@ class _Comparison:
             **held_out,
             "forgetting": sets,
             "stages": self.stages.seconds,
+        }
+
+    def _by_source(self, finished: dict[str, list[Bits]]) -> dict[str, Any]:
+        """The same for each source of held-out documents by itself, where there are several."""
+        parts, found, start = self.setting.held_out, {}, 0
+        for name, documents in parts.items():
+            part = slice(start, start + len(documents))
+            start += len(documents)
+            if len(parts) > 1 and len(documents) > 1:
+                scored = {arm: [bits[HELD_OUT][part] for bits in each] for arm, each in finished.items()}
+                found[name] = self._figures(documents, scored)
+        return {"by_source": found} if found else {}
+
+    def _figures(self, documents: Documents, scored: dict[str, list[list[float]]]) -> dict[str, Any]:
+        sizes = lengths(documents, self.setting.tokenizer)
+        return {
+            "held_out": {"documents": len(documents), **{unit: sum(each) for unit, each in sizes.items()}},
+            **compared(scored, sizes, next(iter(self.arms))),
         }
 
 

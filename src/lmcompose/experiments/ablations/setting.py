@@ -4,7 +4,7 @@ Configurations, tokenizers and data are read here, and no weight.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from lmcompose.calm.config import ANCHOR
 from lmcompose.errors import ConfigurationError, nearest
 from lmcompose.loading import Member, load_member
 from lmcompose.places import located
-from lmcompose.training.data import encode_source, held_out_documents
+from lmcompose.training.data import encode_source, held_out_by_source
 from lmcompose.training.encoding import Example
 from lmcompose.training.models import RecipeModels
 from lmcompose.training.recipe import Ablations, DataSource, TrainingRecipe
@@ -99,12 +99,19 @@ class Setting:
         return list(validation.data) if validation is not None and validation.data else list(self.recipe.data)
 
     @cached_property
+    def held_out(self) -> dict[str, list[list[Example]]]:
+        """The held-out documents by the name of the source that they are of, such as one for each language."""
+        found: dict[str, list[list[Example]]] = {}
+        for source, documents in held_out_by_source(self.recipe, self.tokenizer, self.base):
+            found[_named(source, found)] = documents
+        return found
+
+    @cached_property
     def forgetting(self) -> dict[str, DataSource]:
         """Name -> source of what the anchor could do before."""
         found: dict[str, DataSource] = {}
         for source in self.options.forgetting or []:
-            name = Path(source.path).stem if source.path is not None else source.label
-            found[name if name not in found else f"{name} ({len(found) + 1})"] = source
+            found[_named(source, found)] = source
         return found
 
     def documents(self) -> dict[str, list[list[Example]]]:
@@ -114,7 +121,7 @@ class Setting:
             DataError: as in `held_out_documents`.
         """
         length = self.recipe.training.max_length
-        sets = {HELD_OUT: held_out_documents(self.recipe, self.tokenizer, self.base)}
+        sets = {HELD_OUT: [each for documents in self.held_out.values() for each in documents]}
         for name, source in self.forgetting.items():
             sets[name] = [each for each in encode_source(source, self.tokenizer, self.base, length) if each]
         return sets
@@ -159,6 +166,12 @@ class Setting:
             quantization=quantization.get(role) if named else None,
             **options,
         )
+
+
+def _named(source: DataSource, others: Collection[str]) -> str:
+    """A name for a source that none of `others` has."""
+    name = Path(source.path).stem if source.path is not None else source.label
+    return name if name not in others else f"{name} ({len(others) + 1})"
 
 
 def _same_held_out(recipe: TrainingRecipe) -> TrainingRecipe:

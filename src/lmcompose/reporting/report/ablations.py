@@ -36,6 +36,8 @@ def ablations(result: Result) -> Section:
     blocks: list[Block] = [ladder]
     if minus:
         blocks.append(_differences(minus, f"{names[first][:1].upper()}{names[first][1:]}: minus the others", names))
+    for source, figures in (result.get("by_source") or {}).items():
+        blocks.append(_differences(figures["per_byte"]["gains"], f"{source}: minus the anchor by itself", names, ""))
     for forgotten, figures in {None: result, **(result.get("forgetting") or {})}.items():
         gains = figures["per_byte"].get("gains")
         if gains:
