@@ -9,7 +9,16 @@ import pytest
 
 from lmcompose.errors import DataError
 from lmcompose.experiments.evidence import read_results
-from lmcompose.reporting.claims import CLAIMS, best_alpha, better_than, few_parameters, gap_closed, joint_skill
+from lmcompose.reporting.claims import (
+    CLAIMS,
+    best_alpha,
+    better_than,
+    few_parameters,
+    gap_closed,
+    joint_skill,
+    kept_before,
+    more_chrf,
+)
 from lmcompose.reporting.evidence import (
     NOT_SHOWN,
     OPEN,
@@ -54,6 +63,25 @@ def test_a_joint_skill_is_above_both_members_and_measured_by_the_papers_figure()
     assert joint_skill(scores([0.86, 0.88], [0.0, 0.1])) == Finding("87.0 [86.0, 88.0] %, members at most 10.0", SHOWN)
     assert joint_skill(scores([0.60, 0.70], [0.0, 0.1])).verdict == WEAKER
     assert joint_skill(scores([0.60, 0.70], [0.5, 0.6])).verdict == NOT_SHOWN
+
+
+def test_what_was_forgotten_is_said_and_what_is_not_shown_is_no_proof() -> None:
+    def result(ends: list[float]) -> dict[str, Any]:
+        change = {"mean": sum(ends) / 2, "documents": ends, "seeds": None}
+        return {"forgetting": {"prose": {"per_byte": {"gains": {"composition": change}}}}}
+
+    assert kept_before("prose")(result([0.01, 0.03])) == Finding("+0.020 [+0.010, +0.030] bits per byte", OTHERWISE)
+    assert kept_before("prose")(result([-0.01, 0.03])).verdict == NOT_SHOWN
+    assert kept_before("prose")(result([-0.03, -0.01])).verdict == SHOWN
+
+
+def test_chrf_is_judged_by_the_paired_difference() -> None:
+    def result(ends: list[float]) -> dict[str, Any]:
+        return {"minus_first": {"code_to_text": {"mine": {"mean": sum(ends) / 2, "documents": ends}}}}
+
+    assert more_chrf("code_to_text", "mine")(result([1.0, 3.0])) == Finding("+2.000 [+1.000, +3.000] chrF1", SHOWN)
+    assert more_chrf("code_to_text", "mine")(result([-1.0, 3.0])).verdict == NOT_SHOWN
+    assert more_chrf("code_to_text", "mine")(result([-3.0, -1.0])).verdict == OTHERWISE
 
 
 def test_losses_whose_intervals_touch_show_no_difference() -> None:

@@ -21,6 +21,7 @@ DEMO = "members of 0.1 million parameters, trained here; 2,000 keys, two operand
 TINY_ONE = f"{TINY}, one seed"
 PYTHON_PAIR = "Gemma 3 270M with SmolLM2 135M, Python sources, 24 steps"
 PROSE_PAIR = "SmolLM2 135M with stories260K, prose, 24 steps"
+CODE_PAIR = "Gemma 3 270M with SmolLM2 135M continued on Python, 48 steps, two seeds"
 STORIES = "a base of 0.86 and a pair of 0.08 million parameters, trained here"
 QWEN = "Qwen2.5-Coder 1.5B with the 0.5B pair, English to Somali, one seed"
 
@@ -68,6 +69,28 @@ def lower_bits_than(other: str) -> Rule:
         minus = ablation["per_byte"]["minus"][other]
         low, high = wider(minus)
         return Finding(f"{plain((low, high), minus['mean'])} bits per byte", verdict((-high, -low)))
+
+    return rule
+
+
+def kept_before(forgotten: str) -> Rule:
+    """Bits per byte of a composition on what the anchor could do before, minus those of the anchor."""
+
+    def rule(ablation: Result) -> Finding:
+        change = ablation["forgetting"][forgotten]["per_byte"]["gains"]["composition"]
+        low, high = wider(change)
+        return Finding(f"{plain((low, high), change['mean'])} bits per byte", verdict((-high, -low)))
+
+    return rule
+
+
+def more_chrf(task: str, label: str) -> Rule:
+    """chrF1 of a model minus that of the anchor, on the same examples."""
+
+    def rule(evaluation: Result) -> Finding:
+        minus = evaluation["minus_first"][task][label]
+        low, high = minus["documents"]
+        return Finding(f"{plain((low, high), minus['mean'])} chrF1", verdict((low, high)))
 
     return rule
 
@@ -177,6 +200,30 @@ CLAIMS = (
     Claim(
         "CALM, table 5", "with a random m_A the gain goes (text)", "lower",
         PROSE_PAIR, ("ablations/smollm-prose",), lower_bits_than("random"),
+    ),
+    Claim(
+        "CALM, table 5", "with a random m_A the gain goes (code)", "lower",
+        CODE_PAIR, ("ablations/code",), lower_bits_than("random"),
+    ),
+    Claim(
+        "CALM, section 4", "the composition is better than the anchor (code)", "40 % relative, code completion",
+        CODE_PAIR, ("ablations/code",), lower_bits_than("anchor"),
+    ),
+    Claim(
+        "CALM, section 4", "and says better what a function does", "better, code to text",
+        f"{CODE_PAIR}, one of them", ("evaluation/code-to-text",), more_chrf("code_to_text", "composition"),
+    ),
+    Claim(
+        "CALM, section 4", "and better than the augmenting model (code)", "on most tasks",
+        CODE_PAIR, ("ablations/code",), lower_bits_than("alone augmenting"),
+    ),
+    Claim(
+        "CALM, section 4", "what the anchor could do is kept (code; English prose)", "no forgetting",
+        CODE_PAIR, ("ablations/code",), kept_before("prose-heldout"),
+    ),
+    Claim(
+        "CALM, table 5", "LoRA on the anchor, with as many parameters, does less (code)", "lower",
+        CODE_PAIR, ("ablations/code",), lower_bits_than("lora"),
     ),
     Claim(
         "CALM, section 4", "the composition is better than the anchor", "up to 13 points; 40 % on code, relative",
