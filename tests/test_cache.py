@@ -9,9 +9,10 @@ import torch
 from transformers import Cache, DynamicCache, Lfm2Config
 from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, LinearAttentionAndFullAttentionLayer
 
-from lmcompose.cache import ComposedCache, GrowingLayer, adopt, adopted_cache, member_cache, realign
+from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.cache import ComposedCache, GrowingLayer, adopt, adopted_cache, growing_cache, member_cache, realign
 from lmcompose.errors import CacheError
-from tests.tiny import tiny_config
+from tests.tiny import tiny_config, tiny_model
 
 
 def states(length: int, fill: float = 0.0, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,3 +227,26 @@ def test_an_empty_state_is_no_reason_not_to_crop() -> None:
     cache.members["augmenting"].layers[0].update_recurrent_state(torch.ones(1, 3))
     cache.members["augmenting"].layers[0].update_conv_state(torch.ones(1, 2, 4))
     assert not cache.is_croppable
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3", "qwen2", "mistral"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_plain_model_generates_the_same_with_layers_that_grow(architecture: str, beams: int) -> None:
+    model = tiny_model(architecture, seed=0).eval()
+    prompts = torch.randint(3, 60, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(prompts)
+    mask[0, :4] = 0
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, "num_beams": beams}
+    cache = growing_cache(model)
+    assert cache is not None
+    assert architecture == "mistral" or any(type(layer) is GrowingLayer for layer in cache.layers)
+    grown = model.generate(prompts, **options, **{CACHE_ARGUMENT: cache})
+    assert torch.equal(grown, model.generate(prompts, **options))
+    assert cache.get_seq_length() > 9
+
+
+def test_a_model_with_a_state_or_a_cache_of_its_own_gets_none() -> None:
+    model = tiny_model("llama", seed=0)
+    model.generation_config.cache_implementation = "static"
+    assert growing_cache(model) is None
+    assert growing_cache(tiny_model("jamba", seed=0)) is None

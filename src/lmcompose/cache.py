@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
 
 from lmcompose.errors import CacheError
@@ -283,6 +283,17 @@ def member_cache(config: PreTrainedConfig, max_cache_len: int | None = None, win
         cache.layers = [GrowingLayer() if type(layer) in growing else layer for layer in cache.layers]
         return cache
     return StaticCache(config=config, max_cache_len=max_cache_len)
+
+
+def growing_cache(model: PreTrainedModel) -> Cache | None:
+    """An empty cache for `generate` of a plain model, whose layers grow in place as a composition's do.
+
+    None where the model keeps more than keys and values, or where a cache of another kind is set for it.
+    """
+    if getattr(model, "_is_stateful", False) or model.generation_config.cache_implementation is not None:
+        return None
+    cache = member_cache(model.config.get_text_config(decoder=True))
+    return cache if all(type(layer) in (GrowingLayer, DynamicSlidingWindowLayer) for layer in cache.layers) else None
 
 
 def adopt(cache: Cache, composed: ComposedCache) -> ComposedCache:

@@ -16,6 +16,8 @@ from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from lmcompose.architecture import CACHE_ARGUMENT
+from lmcompose.cache import growing_cache
 from lmcompose.errors import ConfigurationError
 from lmcompose.evaluation.opening import load_model
 from lmcompose.loading import Source, source_name
@@ -103,6 +105,8 @@ class ComposedLM(HFLM):
                 self.tokenizer.pad_token_id,
             }
             named["eos_token_id"] = sorted(ends - {None, self.tokenizer.unk_token_id})
+        if not getattr(self.model, "is_composed", False) and (cache := growing_cache(self.model)) is not None:
+            named[CACHE_ARGUMENT] = cache  # the model's own copies all that it holds at every token
         ids: torch.Tensor = super()._model_generate(context, *given, **self._parameters, **named)
         return ids
 
