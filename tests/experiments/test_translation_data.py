@@ -19,7 +19,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     hornmt.mkdir()
     ntrex.mkdir()
     english = [f"News number {number}." for number in range(20)] + [SHARED, "long " * 40]
-    tested = [SHARED, *(f"Test sentence {number}." for number in range(9)), "long " * 40]
+    tested = ["Tested first.", *(f"Test sentence {number}." for number in range(9)), SHARED, "long " * 40]
     for language in ("eng", "som", "orm"):
         lines = [f"{language}: {line}" if language != "eng" else line for line in english]
         (hornmt / f"{language}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -46,8 +46,9 @@ def write_translation_data(
     Raises:
         DataError: a file is not there, or two are not line by line.
     """
-    test = {language: _short(ntrex(ntrex_folder, language), longest)[:tested] for language in TESTED}
-    seen = [pair for pairs in test.values() for pair in pairs]
+    lines = {language: ntrex(ntrex_folder, language) for language in TESTED}
+    test = {language: _short(pairs, longest)[:tested] for language, pairs in lines.items()}
+    seen = [pair for pairs in lines.values() for pair in pairs]  # of all lines: chrF is asked of longer ones too
     learned = {language: _short(without(hornmt(hornmt_folder, language), seen), longest) for language in LANGUAGES}
     english = sorted({pair[0] for pairs in learned.values() for pair in pairs})
     chosen = set(random.Random(seed).sample(english, round(share * len(english))))
