@@ -438,8 +438,8 @@ def test_arms_that_cannot_be_run_say_why_and_leave_the_others(recipe: Path, tmp_
     tiny_model("gpt2", 3, vocab_size=len(foreign), hidden_size=24).save_pretrained(tmp_path / "foreign")
     foreign.save_pretrained(tmp_path / "foreign")
     save_tiny(tmp_path / "anchor", "llama")
-    for name, count in (("train", 12), ("heldout", 4)):
-        (tmp_path / f"{name}.txt").write_text("".join(f"w{n} w2 w{n + 3} w4 w5\n" for n in range(count)))
+    for name, numbers in (("train", range(12)), ("heldout", range(12, 16))):
+        (tmp_path / f"{name}.txt").write_text("".join(f"w{n} w2 w{n + 3} w4 w5\n" for n in numbers))
     values = {
         "anchor": "anchor", "augmenting": "foreign", "data": [{"path": "train.txt"}], "output": "out",
         "validation": {"data": [{"path": "heldout.txt"}]}, "training": {"steps": 1, "batch_size": 2, "max_length": 8},
