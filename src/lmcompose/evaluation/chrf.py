@@ -42,13 +42,17 @@ def chrf_interval(
     pairs: Pairs, beta: int, *, confidence: float = 0.95, resamples: int = 1_000, seed: int = 0
 ) -> Interval:
     """Corpus chrF and its percentile bootstrap interval over sentences (Koehn 2004), from 0 to 100."""
-    scorer = CHRF(beta=beta)
-    references, translations = [reference for reference, _ in pairs], [translation for _, translation in pairs]
-    counts = np.array(scorer._extract_corpus_statistics(translations, [references]))  # [sentences, 3 * orders]
+    scorer, counts = CHRF(beta=beta), chrf_counts(pairs, beta)
     drawn = np.random.default_rng(seed).multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), size=resamples)
     values = [scorer._compute_f_score(list(sums)) for sums in drawn @ counts]
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(scorer._compute_f_score(list(counts.sum(axis=0)))), float(low), float(high))
+
+
+def chrf_counts(pairs: Pairs, beta: int) -> np.ndarray:
+    """sacrebleu's own counts of n-grams [sentences, 3 * orders], of whose sums chrF is made."""
+    references, translations = [reference for reference, _ in pairs], [translation for _, translation in pairs]
+    return np.array(CHRF(beta=beta)._extract_corpus_statistics(translations, [references]))
 
 
 def _corpus(pairs: Pairs, beta: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics import CHRF
 
-from lmcompose.evaluation.chrf import BETAS
+from lmcompose.evaluation.chrf import BETAS, chrf_counts
 from lmcompose.evaluation.statistics import Comparison, adjusted, compare, compare_corpus
 
 Result = dict[str, Any]
@@ -38,10 +38,9 @@ def paired(results: Mapping[str, Mapping[str, Result]], headlines: Mapping[str, 
             compared = _compared(results[label][task]["examples"], results[first][task]["examples"], score)
             if compared is not None:
                 found[task, label] = compared
-    corrected = adjusted({f"{label}\n{task}": each for (task, label), each in found.items()})
     tables: dict[str, dict[str, Any]] = {}
-    for task, label in found:
-        tables.setdefault(task, {})[label] = corrected[f"{label}\n{task}"].to_json()
+    for (task, label), each in adjusted(found).items():
+        tables.setdefault(task, {})[label] = each.to_json()
     return tables
 
 
@@ -51,7 +50,10 @@ def _compared(ours: Sequence[Result], theirs: Sequence[Result], score: str) -> C
         return None
     if metric in BETAS:
         scorer = CHRF(beta=BETAS[metric])
-        first, second = (_counts(rows, chosen, scorer) for rows in (ours, theirs))
+        first, second = (
+            chrf_counts([(str(row["target"]), str(row["answers"][chosen])) for row in rows], BETAS[metric])
+            for rows in (ours, theirs)
+        )
         return compare_corpus(first, second, lambda sums: scorer._compute_f_score(list(sums)), resamples=RESAMPLES)
     if not all(score in row.get("values", {}) for rows in (ours, theirs) for row in rows):
         return None
@@ -60,9 +62,3 @@ def _compared(ours: Sequence[Result], theirs: Sequence[Result], score: str) -> C
         return None
     better = "lower" if any(name in metric for name in LOSSES) else "higher"
     return compare(*values, better=better, resamples=RESAMPLES)
-
-
-def _counts(rows: Sequence[Result], chosen: str, scorer: CHRF) -> np.ndarray:
-    """The n-gram counts [sentences, 3 * orders] of a corpus, sacrebleu's own."""
-    written = [str(row["answers"][chosen]) for row in rows]
-    return np.array(scorer._extract_corpus_statistics(written, [[str(row["target"]) for row in rows]]))

@@ -13,6 +13,7 @@ Prompts are those of the tasks `ntrex_som` and so on without shots, so that what
 
 import argparse
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def main() -> None:
     given = parser.parse_args()
     written = carry_out(
         "translation_data",
-        command_of("translation_data", []),
+        command_of("translation_data", sys.argv[1:]),
         lambda: write_translation_data(
             given.folder,
             given.hornmt,

@@ -13,7 +13,7 @@ from typing import Any
 
 from lmcompose.experiments.commands import carry_out, command_of
 from lmcompose.recipe import read_recipe
-from lmcompose.training.checkpoints import latest_whole, remove_broken
+from lmcompose.training.checkpoints import goes_on
 from lmcompose.training.recipe import TrainingRecipe
 from lmcompose.training.tuning import tune
 
@@ -30,9 +30,7 @@ def tuned(recipe: Path, lora: int | None = None, command: str | None = None) -> 
     output = recipe.resolve().parent / read_recipe(recipe, TrainingRecipe).output
     if (output / "result.json").exists():
         return None
-    remove_broken(output / "checkpoints")
-    resume = latest_whole(output / "checkpoints") is not None
-    return tune(recipe, lora=lora, resume=resume, command=command)
+    return tune(recipe, lora=lora, resume=goes_on(output / "checkpoints"), command=command)
 
 
 def main() -> None:

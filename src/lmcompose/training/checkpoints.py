@@ -56,3 +56,9 @@ def remove_broken(folder: Path, processes: int = 1) -> list[Path]:
     for checkpoint in broken:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return broken
+
+
+def goes_on(checkpoints: Path) -> bool:
+    """Whether a stopped run can go on from here; what a kill left broken is removed first."""
+    remove_broken(checkpoints)
+    return latest_whole(checkpoints) is not None

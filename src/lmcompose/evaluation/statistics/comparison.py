@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from lmcompose.evaluation.statistics.permutation import (
 from lmcompose.evaluation.statistics.power import POWER, detectable_mean, detectable_proportion
 from lmcompose.evaluation.statistics.resampling import RESAMPLES, corpus_differences, percentiles, resampled_sums
 from lmcompose.evaluation.statistics.seeds import figure, over_seeds
+
+Name = TypeVar("Name")
 
 BETTER = ("higher", "lower")
 """Which scores are better."""
@@ -202,7 +204,7 @@ def compare_corpus(
     )
 
 
-def adjusted(comparisons: Mapping[str, Comparison], correction: str = "holm") -> dict[str, Comparison]:
+def adjusted(comparisons: Mapping[Name, Comparison], correction: str = "holm") -> dict[Name, Comparison]:
     """The same comparisons, by language or task, with p-values corrected for how many there are.
 
     correction: "holm" (no false alarm in any of them) or "benjamini-hochberg" (few false ones among those called).

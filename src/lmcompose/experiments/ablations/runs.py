@@ -23,7 +23,7 @@ from lmcompose.experiments.ablations.recipes import (
 )
 from lmcompose.experiments.ablations.refusals import matched
 from lmcompose.experiments.ablations.setting import Setting
-from lmcompose.training.checkpoints import latest_whole, remove_broken
+from lmcompose.training.checkpoints import goes_on
 from lmcompose.training.data import CompositionData, prepare_data
 from lmcompose.training.recipe import TrainingRecipe
 from lmcompose.training.resume import COMPOSED, match_run
@@ -83,8 +83,7 @@ class Runs:
             return self._result(recipe, output)
         make_replaced(self.setting, name, seed, place)
         path = write_recipe(recipe, place)
-        remove_broken(output / "checkpoints")
-        resume = latest_whole(output / "checkpoints") is not None
+        resume = goes_on(output / "checkpoints")
         if arm_named(name).family == "composition":
             train(path, resume=resume, say=self.console.print, command=f"lmcompose train {path.name}")
         else:

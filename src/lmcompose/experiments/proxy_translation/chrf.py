@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics import CHRF
 
-from lmcompose.evaluation.chrf import BETAS
+from lmcompose.evaluation.chrf import BETAS, chrf_counts
 from lmcompose.evaluation.statistics import corpus_scores, percentiles
 from lmcompose.experiments.gaps import gap_closed
 
@@ -27,7 +27,7 @@ def chrf(written: dict[str, list[str]], references: list[str], resamples: int = 
         found[name] = {"empty": sum(not line for line in lines) / count}
         for metric, beta in BETAS.items():
             scorer = CHRF(beta=beta)
-            statistics = np.array(scorer._extract_corpus_statistics(lines, [references]))
+            statistics = chrf_counts(list(zip(references, lines, strict=True)), beta)
             values = corpus_scores(statistics, scorer._compute_f_score, resamples=resamples, seed=seed)
             found[name][metric] = list(percentiles(values))
             if metric == "chrf1":
