@@ -1,7 +1,8 @@
 """The Hugging Face Trainer for data that say in which order they are read.
 
-The thin difference: rows are read from first to last; the evaluation loss is a mean over tokens, whatever the batches;
-a run whose loss is no number ends; checkpoints are whole or are not there. Every model of a comparison is trained by
+The thin difference: rows are read from first to last; logits are computed where something is learned; the evaluation
+loss is a mean over tokens, whatever the batches; a run whose loss is no number ends; checkpoints are whole or are not
+there. Every model of a comparison is trained by
 this one trainer, whatever of it learns. This file knows neither compositions nor recipes.
 """
 
@@ -21,6 +22,7 @@ from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerContro
 
 from lmcompose.errors import ConfigurationError, LmcomposeError, SavedFolderError
 from lmcompose.training.checkpoints import state_written_at
+from lmcompose.training.loss import learned_columns, learned_loss, shifted, takes_columns
 from lmcompose.training.packing import IGNORED
 
 ONE_EACH = (
@@ -48,6 +50,9 @@ class OrderedTrainer(Trainer):
         if self._means_over_tokens:
             kwargs["compute_metrics"] = _mean_over_tokens
         super().__init__(model=model, args=args, **kwargs)
+        self._keeps_columns = takes_columns(self.accelerator.unwrap_model(self.model))
+        if self._keeps_columns and self.compute_loss_func is None and self.label_smoother is None:
+            self.compute_loss_func = learned_loss
         self.callback_handler.add_callback(LogWithCheckpoints())
         self.callback_handler.add_callback(StopAtNaN())
 
@@ -56,6 +61,13 @@ class OrderedTrainer(Trainer):
         if getattr(dataset, "in_order", False):
             return SequentialSampler(dataset)
         return super()._get_train_sampler(train_dataset)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As in `Trainer`; a composition, or a model whose loss is the usual one, computes logits where it learns."""
+        if self.compute_loss_func is learned_loss and "labels" in inputs:
+            inputs, targets = self._where_learned(inputs)
+            inputs["labels"] = targets
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
         self,
@@ -67,13 +79,21 @@ class OrderedTrainer(Trainer):
         """One batch of evaluation: for each row its summed loss and its number of learned tokens, both [rows, 1]."""
         if not self._means_over_tokens:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
+        inputs, targets = self._where_learned(self._prepare_inputs(inputs))
         with torch.no_grad(), self.compute_loss_context_manager():
-            # Without a cache, since transformers looks for packed documents only where there is none.
-            logits = model(**self._without_labels(inputs, labels), use_cache=False).logits
-        sums, counts = row_losses(logits, labels)
+            logits = model(**inputs).logits
+        sums, counts = row_losses(logits, targets)
         return None, sums, counts
+
+    def _where_learned(self, inputs: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
+        """What the model is called with for the logits of learned tokens, and those tokens [B, K]."""
+        labels = inputs["labels"]
+        inputs = self._without_labels({name: value for name, value in inputs.items() if name != "labels"}, labels)
+        inputs["use_cache"] = False  # transformers looks for packed documents only where there is no cache
+        if not self._keeps_columns:
+            return inputs, shifted(labels)
+        inputs["logits_to_keep"], targets = learned_columns(labels)
+        return inputs, targets
 
     def _without_labels(self, inputs: dict[str, Any], labels: torch.Tensor) -> dict[str, Any]:
         """What the model is called with for its logits; what only the labels say is put into words here."""
@@ -134,21 +154,21 @@ class StopAtNaN(TrainerCallback):
                 )
 
 
-def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed next-token loss and number of learned tokens of each row.
+def row_losses(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss and number of learned tokens of each row.
 
     Args:
-        logits: [B, L, V].
-        labels: [B, L], not shifted, IGNORED where nothing is learned.
+        logits: [B, K, V].
+        targets: [B, K], what each position is to predict; IGNORED where nothing is learned.
 
     Returns:
         Two float tensors [B, 1].
     """
-    targets = labels[:, 1:]
+    targets = targets.to(logits.device)
     # Row by row: the float32 copy of one row's logits is a fraction of the batch's.
     sums = [
         F.cross_entropy(row.float(), target, ignore_index=IGNORED, reduction="sum")
-        for row, target in zip(logits[:, :-1], targets, strict=True)
+        for row, target in zip(logits, targets, strict=True)
     ]
     return torch.stack(sums).unsqueeze(1), (targets != IGNORED).sum(dim=1, keepdim=True).float()
 

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lmcompose.adapters import INSTALL_PEFT, adapter_source
+from lmcompose.architecture import hook_head
 from lmcompose.calm.config import ANCHOR
 from lmcompose.card import run_record
 from lmcompose.errors import ConfigurationError
@@ -185,6 +186,7 @@ def _ready(
     if recipe.training.packing:
         check_packing({ANCHOR: member.model})
     model: Any = member.model
+    hook_head(model)  # a composition does so to its members
     if lora is None:
         model.requires_grad_(True)
     else:
