@@ -122,14 +122,15 @@ code: $(READY)  ## a small model continued on Python sources, joined to a larger
 	@mkdir -p results/evaluation && cp runs/code-to-text/results.json results/evaluation/code-to-text.json
 
 TRANSLATION := runs/ablations/translation
-low-resource: $(READY)  ## a small model tuned on Somali and Oromo, joined to a larger one, beside LoRA and a random m_A: translation into English; HORNMT= and NTREX= name folders (hours of two cores; SEEDS="0 1 2")
-	$(PYTHON) -m lmcompose.experiments.translation_data --hornmt "$(HORNMT)" --ntrex "$(NTREX)" data/translation
+low-resource: $(READY)  ## a small model tuned on Somali and Oromo, joined to a larger one, beside LoRA and a random m_A: translation into English; HORNMT=, NTREX= and GSM8K= name folders (hours of two cores; SEEDS="0 1 2")
+	$(PYTHON) -m lmcompose.experiments.translation_data --hornmt "$(HORNMT)" --ntrex "$(NTREX)" \
+	  --gsm8k "$(GSM8K)" data/translation
 	$(PYTHON) -m lmcompose.experiments.tune recipes/members/qwen-hornmt.yaml --lora 17596416
 	$(PYTHON) -m lmcompose.experiments.ablations recipes/translation.yaml --arms composition random lora --seeds $(SEEDS)
 	$(LMCOMPOSE) evaluate m_B=Qwen/Qwen2.5-Coder-1.5B-Instruct m_A=runs/qwen-hornmt/model \
 	  composition=$(TRANSLATION)/composition/seed-0/training/model random=$(TRANSLATION)/random/seed-0/training/model \
 	  lora=$(TRANSLATION)/lora/seed-0/training/model --tasks ntrex_som,ntrex_orm,ntrex_cym,ntrex_swa --data "$(NTREX)" \
-	  --limit 500 --shots 0 --max-new-tokens 80 --batch-size 32 --dtype bfloat16 --output runs/translation-chrf
+	  --limit 500 --shots 0 --max-new-tokens 80 --batch-size 168 --dtype bfloat16 --output runs/translation-chrf
 	@mkdir -p results/evaluation && cp runs/translation-chrf/results.json results/evaluation/translation.json
 
 humaneval: $(READY)  ## pass@1 of Qwen2.5-Coder 0.5B and 1.5B, to check the harness against the published figures: HUMANEVAL= names the folder of HumanEval.jsonl.gz (an hour and a half of one core; runs what they write, in the sandbox)

@@ -64,3 +64,23 @@ def test_a_missing_file_is_named(folders: tuple[Path, Path], tmp_path: Path) -> 
     (folders[0] / "orm.txt").unlink()
     with pytest.raises(DataError, match="orm"):
         write_translation_data(tmp_path / "out", *folders)
+
+
+def test_problems_of_gsm8k_are_those_of_its_task(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    folder = tmp_path / "gsm8k"
+    with pytest.raises(DataError, match="--gsm8k"):
+        write_translation_data(tmp_path / "out", *folders, folder)
+    folder.mkdir()
+    problems = [{"question": f"What is {n} plus 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(5)]
+    lines = "".join(json.dumps(each) + "\n" for each in problems)
+    for part in ("train", "test"):
+        (folder / f"{part}.jsonl").write_text(lines, encoding="utf-8")
+    written = write_translation_data(tmp_path / "out", *folders, folder, problems=3)
+    assert written[-1].name == "gsm8k.jsonl"
+    asked = rows(written[-1])
+    assert len(asked) == 3
+    task = find_tasks(["gsm8k"], str(tmp_path))["gsm8k"]
+    for doc, row in zip(task.eval_docs, asked, strict=False):
+        assert task.doc_to_text(doc) == row["prompt"]
+    assert asked[0]["completion"] == " It is 1.\n#### 1"

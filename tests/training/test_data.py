@@ -111,6 +111,17 @@ def test_validation_can_have_data_of_its_own(folder: Path) -> None:
     assert (len(data.train), len(data.validation)) == (60, 3)
 
 
+@pytest.mark.parametrize("held_out", [{"fraction": 0.25}, {"data": [{"path": "a.jsonl"}]}])
+def test_a_limit_shortens_what_training_looks_at_and_no_more(folder: Path, held_out: dict[str, Any]) -> None:
+    whole = prepared(folder, {"epochs": 1}, validation=held_out)
+    limited = prepared(folder, {"epochs": 1}, validation={**held_out, "limit": 3})
+    assert whole.validation is not None
+    assert limited.validation is not None
+    assert len(limited.validation) == 3 * sum(source["validation_examples"] > 0 for source in whole.summary)
+    assert len(limited.validation) < len(whole.validation)
+    assert limited.fingerprint == whole.fingerprint
+
+
 def test_packed_rows_hold_whole_documents_and_all_of_them(folder: Path) -> None:
     data = prepared(folder, {"epochs": 1, "packing": True}, validation={"fraction": 0.1})
     assert data.validation is not None

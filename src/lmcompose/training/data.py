@@ -98,18 +98,20 @@ def prepare_data(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, bas
         DataError: data that cannot be used; the message names the place and what to do.
     """
     settings = recipe.training
+    limit = recipe.validation.limit if recipe.validation else None
     train: list[list[Example]] = []
     validation: list[list[Example]] = []
     summary: list[dict[str, object]] = []
     for number, source in enumerate(recipe.data):
         records = encode_source(source, tokenizer, base, settings.max_length)
-        kept, held = map(_joined, _hold_out(records, source, recipe, number))
+        trained, held_out = _hold_out(records, source, recipe, number)
+        kept, held = _joined(trained), _joined(held_out[:limit])
         train.append(kept)
         if held:
             validation.append(held)
         summary.append(_summary(source, kept, held, records))
     for source in recipe.validation.data or [] if recipe.validation else []:
-        records = encode_source(source, tokenizer, base, settings.max_length)
+        records = encode_source(source, tokenizer, base, settings.max_length)[:limit]
         validation.append(_joined(records))
         summary.append(_summary(source, [], _joined(records), records))
 

@@ -83,6 +83,10 @@ class Validation(Strict):
     seed: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Of the choice of a fraction; the recipe's seed by default."
     )
+    limit: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="While training, look at the first so many of what each source holds out; ablations score all.",
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "Validation":
