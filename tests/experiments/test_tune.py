@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lmcompose
+from lmcompose.errors import LmcomposeError
 from lmcompose.experiments.tune import main, tuned
 from tests.tiny import save_tiny
 from tests.training.conftest import write_project
@@ -44,6 +45,19 @@ def test_a_run_that_is_finished_is_left_as_it_is(recipe: Path, monkeypatch: pyte
     main()
     assert "left as it is" in capsys.readouterr().out
     assert weights.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("change", ["recipe", "data", "method"])
+def test_a_run_of_another_recipe_is_not_taken_for_finished(recipe: Path, change: str) -> None:
+    tuned(recipe)
+    if change == "recipe":
+        text = recipe.read_text(encoding="utf-8")
+        recipe.write_text(text.replace("learning_rate: ", "learning_rate: 9"), encoding="utf-8")
+    elif change == "data":
+        facts = recipe.parent / "facts.jsonl"
+        facts.write_text(facts.read_text(encoding="utf-8").replace("1 +", "2 +"), encoding="utf-8")
+    with pytest.raises(LmcomposeError, match=r"another output|old data back"):
+        tuned(recipe, lora=2_000 if change == "method" else None)
 
 
 def test_lora_leaves_an_adapter_and_a_bad_recipe_one_line(recipe: Path, tmp_path: Path) -> None:

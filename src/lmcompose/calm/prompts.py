@@ -13,6 +13,7 @@ from lmcompose.cache import ComposedCache
 from lmcompose.errors import ConfigurationError
 
 IGNORED = -100
+"""The label of a position that is not learned, as in torch and transformers."""
 
 
 @dataclass(frozen=True)

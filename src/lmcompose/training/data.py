@@ -148,14 +148,6 @@ def encode_source(
     return records
 
 
-def held_out_documents(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, base: Path) -> list[list[Example]]:
-    """What a recipe validates on, by document: the examples of each record that it holds out.
-
-    Args and errors as in `held_out_by_source`.
-    """
-    return [document for _, documents in held_out_by_source(recipe, tokenizer, base) for document in documents]
-
-
 def held_out_by_source(
     recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase, base: Path
 ) -> list[tuple[DataSource, list[list[Example]]]]:

@@ -14,10 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lmcompose.architecture import run_with_head, text_config
+from lmcompose.calm.prompts import IGNORED as IGNORED
 from lmcompose.errors import MemberError
-
-IGNORED = -100
-"""The label of a position that is not learned."""
 
 
 def pack(lengths: Sequence[int], max_length: int, open_rows: int = 64) -> list[list[int]]:

@@ -23,13 +23,14 @@ from lmcompose.experiments.ablations.arms import ARMS
 from lmcompose.experiments.ablations.pipeline import answers, with_answers
 from lmcompose.loading import load_member
 from lmcompose.reporting.ablation_tables import ablation_grids, ablation_markdown, ladder_grid
-from lmcompose.training.data import held_out_documents, prepare_data
+from lmcompose.training.data import prepare_data
 from lmcompose.training.encoding import Example
 from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.lora import lora_shapes
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import Ablations, TrainingRecipe
 from lmcompose.training.run import train
+from tests.experiments.ablations.documents import held_out_documents
 from tests.experiments.ablations.stopping import stop_at_the_third_step
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from tests.tokenizers import family
@@ -117,7 +118,7 @@ def result(recipe: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def documents(recipe: Path) -> list[list[Example]]:
-    return held_out_documents(read(recipe), tiny_tokenizer(), recipe.parent)
+    return held_out_documents(read(recipe), recipe.parent)
 
 
 def read(recipe: Path) -> TrainingRecipe:
@@ -417,7 +418,7 @@ def test_no_seed_trains_on_what_is_held_out_by_a_fraction(recipe: Path) -> None:
     fraction = ("  data:\n    - {path: heldout.jsonl, kind: prompt_completion}\n", "  fraction: 0.2\n")
     other = changed(recipe, fraction)
     held = {document[0].input_ids.tobytes() for document in
-            held_out_documents(read(other), tiny_tokenizer(), recipe.parent)}  # fmt: skip
+            held_out_documents(read(other), recipe.parent)}  # fmt: skip
     run_in(other, "fraction", arms=("lora",), seeds=(0, 5))
     for seed in (0, 5):
         arm = read(recipe.parent / "fraction" / "lora" / f"seed-{seed}" / "recipe.yaml")
@@ -425,7 +426,7 @@ def test_no_seed_trains_on_what_is_held_out_by_a_fraction(recipe: Path) -> None:
         assert arm.seed == seed
         assert not held & {each.input_ids.tobytes() for each in data.train.examples[0]}
     kept = changed(recipe, fraction, ("output: out", "output: out\nseed: 5"))
-    other_split = held_out_documents(read(kept), tiny_tokenizer(), recipe.parent)
+    other_split = held_out_documents(read(kept), recipe.parent)
     assert held != {document[0].input_ids.tobytes() for document in other_split}, "another seed would hold out others"
 
 

@@ -24,11 +24,12 @@ from lmcompose.experiments.ablations.arms import fresh, shuffled
 from lmcompose.experiments.ablations.held_out import bits, in_tokens_of, lengths
 from lmcompose.recipe import read_recipe
 from lmcompose.reporting.ablation_tables import ablation_grids
-from lmcompose.training.data import held_out_documents, prepare_data
+from lmcompose.training.data import prepare_data
 from lmcompose.training.encoding import Example
 from lmcompose.training.interrupt import Interrupted
 from lmcompose.training.packing import IGNORED
 from lmcompose.training.recipe import TrainingRecipe
+from tests.experiments.ablations.documents import held_out_documents
 from tests.experiments.ablations.stopping import stop_at_the_third_step
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from tests.tokenizers import family, plain_ids
@@ -78,7 +79,7 @@ def result(recipe: Path) -> dict:
 
 def documents_of(recipe: Path) -> tuple[TrainingRecipe, list]:
     read = read_recipe(recipe, TrainingRecipe)
-    return read, held_out_documents(read, tiny_tokenizer(), recipe.parent)
+    return read, held_out_documents(read, recipe.parent)
 
 
 def test_the_result_is_json_and_is_reported(result: dict, tmp_path: Path) -> None:
@@ -231,9 +232,7 @@ def test_held_out_documents_are_those_that_training_validates_on(recipe: Path) -
         read = TrainingRecipe.model_validate({**read.model_dump(exclude_unset=True), "validation": validation})
         rows = prepare_data(read, tiny_tokenizer(), recipe.parent).validation
         assert rows is not None
-        joined = [
-            example for document in held_out_documents(read, tiny_tokenizer(), recipe.parent) for example in document
-        ]
+        joined = [example for document in held_out_documents(read, recipe.parent) for example in document]
         assert [rows[i]["input_ids"].tolist() for i in range(len(rows))] == [e.input_ids.tolist() for e in joined]
 
 

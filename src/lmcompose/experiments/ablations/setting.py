@@ -118,7 +118,7 @@ class Setting:
         """The documents of every set, in tokens of the anchor: `HELD_OUT` first, then those of `forgetting`.
 
         Raises:
-            DataError: as in `held_out_documents`.
+            DataError: as in `held_out_by_source`.
         """
         length = self.recipe.training.max_length
         sets = {HELD_OUT: [each for documents in self.held_out.values() for each in documents]}

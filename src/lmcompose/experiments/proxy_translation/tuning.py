@@ -23,10 +23,10 @@ from lmcompose.evaluation.texts import continuation_ids
 from lmcompose.experiments.proxy_translation.pairs import Pair, answer, prompt
 from lmcompose.experiments.proxy_translation.profiles import Profile
 from lmcompose.experiments.stages import Report, StepReport
+from lmcompose.training.packing import IGNORED
 
 SAVED_EVERY = 10
 """Steps between checkpoints: a run that was stopped goes on from the last one."""
-IGNORED = -100
 
 
 class Answers(Dataset):
